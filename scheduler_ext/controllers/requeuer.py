@@ -119,9 +119,11 @@ class Requeuer:
         with self._lock:
             self._was_tried(uid)
 
-    def held_back(self, waiting: Callable[[], WaitingPod], fits: Sequence[str]) -> set[str]:
-        """The nodes, of those that fit, held back for pods earlier in turn. If that is all of them, the pod
-        waits from this moment on: no round ends in between."""
+    def held_back(
+        self, waiting: Callable[[], WaitingPod], fits: Sequence[str], snapshot: Snapshot
+    ) -> set[str]:
+        """The nodes, of those that fit by this snapshot, held back for pods earlier in turn. If that is all
+        of them, the pod waits from this moment on: no round ends in between."""
         if not self._rounds:
             return set()
         mine, standings = waiting(), self._standings()
@@ -129,7 +131,9 @@ class Requeuer:
             rounds = self._rounds.holding_back(fits, self._now_s(), MAX_NODES)
             own = queue_key(mine.pod, ANYWHERE, standings)
             ahead = self._waiting_queue.some(standings, MAX_AHEAD, before=own) if rounds else []
-        found = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else {}
+        found = (
+            self._another_fits(mine, rounds, self._refreshed(ahead), standings, snapshot) if rounds else {}
+        )
         if not found:
             return set()
         with self._lock:
@@ -231,19 +235,21 @@ class Requeuer:
         self._wake(chosen.pod, "CardFreed", f"cards were freed on node {name}")
 
     def _choose(self, name: str, candidates: Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
-        node, standings = self._cache.snapshot.node(name), self._standings()
+        snapshot, standings = self._cache.snapshot, self._standings()
+        node = snapshot.node(name)
         left: defaultdict[str, Steps] = defaultdict(Steps)  # by namespace: none uses up those of another
 
         def steps_of(each: WaitingPod) -> Steps:
             return left[each.pod.namespace]
 
         if self._now_s() >= candidates.current.holds_until:
-            may = [each for each in self._refreshed(kept) if self._is_candidate(each, candidates, standings)]
+            again = self._refreshed(kept)
+            may = [each for each in again if self._is_candidate(each, candidates, standings, snapshot)]
             chosen = next_to_wake(node, may, steps_of, standings, now_ms())
             if chosen is not None:
                 return chosen
         in_turn = chain(self._held_for(node), self._in_turn(standings))
-        may_take = (each for each in in_turn if self._is_candidate(each, candidates, standings))
+        may_take = (each for each in in_turn if self._is_candidate(each, candidates, standings, snapshot))
         return first_that_fits(node, may_take, steps_of, now_ms())
 
     def _another_fits(
@@ -252,10 +258,11 @@ class Requeuer:
         rounds: dict[str, Candidates],
         ahead: list[WaitingPod],
         standings: NamespaceStandings,
+        snapshot: Snapshot,
     ) -> dict[str, WaitingPod]:
         """The nodes where a pod earlier in turn fits, with the first such pod. Computed without the lock,
         because it takes a while."""
-        snapshot, looks = self._cache.snapshot, iter(range(MAX_LOOKS))
+        looks = iter(range(MAX_LOOKS))
         left = Steps(HELD_BACK_STEPS)
 
         def before(name: str, candidates: Candidates) -> Iterator[WaitingPod]:
@@ -263,7 +270,7 @@ class Requeuer:
             for each in (*self._held_for(snapshot.node(name)), *ahead):
                 if queue_key(each.pod, name, standings) >= own:
                     continue
-                if not self._is_candidate(each, candidates, standings):
+                if not self._is_candidate(each, candidates, standings, snapshot):
                     continue
                 if not self._hold_backs.may(name, each.pod.namespace, self._now_s()):
                     continue
@@ -277,12 +284,14 @@ class Requeuer:
         }
         return {name: each for name, each in found.items() if each is not None}
 
-    def _is_candidate(self, each: WaitingPod, candidates: Candidates, standings: NamespaceStandings) -> bool:
+    def _is_candidate(
+        self, each: WaitingPod, candidates: Candidates, standings: NamespaceStandings, snapshot: Snapshot
+    ) -> bool:
         if standings.of_pod(each.pod).refuses:
             return False
         if each.pod.scheduler != self._scheduler or not candidates.may(each.pod.uid):
             return False
-        capped = self._caps.refusal(each.pod, self._cache.snapshot, self._denied.ahead())
+        capped = self._caps.refusal(each.pod, snapshot, self._denied.ahead())
         if capped is not None and each.pod.uid not in self._denied.uids:
             self.capped(each.pod, capped)
         return capped is None

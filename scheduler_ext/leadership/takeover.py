@@ -142,12 +142,14 @@ class Leadership:
             self._changed.wait_for(settled, min(until_s(), self._patience_s))
         return self.term
 
-    def wait_while_taking_over(self) -> None:
-        """Wait until the takeover ends, at most `PATIENT_S`. An earlier answer of filter would send pods by
-        the hundred to a bind that must fail."""
-        if self._state in ("claims", "fences"):
-            with self._changed:
-                self._changed.wait_for(lambda: self._state not in ("claims", "fences"), PATIENT_S)
+    def wait_while_taking_over(self) -> bool:
+        """Wait until the takeover ends, at most `PATIENT_S`; whether there was one. An earlier answer of
+        filter would send pods by the hundred to a bind that must fail."""
+        if self._state not in ("claims", "fences"):
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._state not in ("claims", "fences"), PATIENT_S)
+        return True
 
     def heard(self, mark: LeaderMark) -> None:
         """The watch shows this mark; everything before it is in the cache."""

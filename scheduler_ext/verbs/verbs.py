@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +85,8 @@ class SearchShares:
 
 class Verbs:
     """filter, prioritize and preempt change nothing but hints: which pods wait, and which binds to expect.
-    bind is `Binder`'s. ``patience`` waits while no replica can bind; filter calls it for GPU pods.
+    bind is `Binder`'s. ``patience`` waits while no replica can bind, and says whether it waited; filter
+    calls it for GPU pods.
     ``answered``: called with the pod and the time when preempt names victims.
     ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all.
     ``search_shares``: how long each namespace may search.
@@ -98,7 +100,7 @@ class Verbs:
         requeuer: Requeuer,
         binder: Binder,
         context: Callable[[Snapshot], PreemptionContext],
-        patience: Callable[[], object],
+        patience: Callable[[], bool],
         standings: Callable[[], NamespaceStandings],
         answered: Callable[[Pod, int], object],
         most_offered: int = 0,
@@ -124,26 +126,29 @@ class Verbs:
     def filter(self, args: ExtenderArgs) -> FilterResult | str:
         """The nodes that fit, and the others with their reasons; an error text before the cache is
         complete."""
-        # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere, nor does a
-        # pod whose namespace has spent a budget that says `deny`, `evict` or `hold`, nor one above a
-        # cap.
+        # 1. The pod, in the one snapshot of this call: without a GPU request it fits everywhere; a malformed
+        # request fits nowhere, nor does a pod whose namespace has spent a budget that says `deny`, `evict` or
+        # `hold`, nor one above a cap. A takeover may change everything.
         if not self.complete:
             return INCOMPLETE
-        pod = _pod(args, self._cache.snapshot)
+        snapshot = self._cache.snapshot
+        pod = _pod(args, snapshot)
+        if pod is not None and pod.request is not None and self._patience():
+            snapshot = self._cache.snapshot
+            pod = _pod(args, snapshot)
         if pod is None:
             return FilterResult(args.names, {}, {})
         if pod.request is None:
             return _malformed(pod, args.names)
-        denied = self._denied(pod, self._cache.snapshot)
+        denied = self._denied(pod, snapshot)
         if denied is not None:
             self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names), denied)
             return _all_refused(args.names, denied)
-        self._patience()
         if pod.gang is not None:
             self._tried(pod.uid)
-            return self._of_gang(pod, pod.request, args.names)
+            return self._of_gang(pod, pod.request, args.names, snapshot)
         # 2. Which nodes fit.
-        snapshot, policy = self._cache.snapshot, self._policies(pod)
+        policy = self._policies(pod)
         key = self._key(pod, pod.request, for_fits(policy))
         with self._search_shares.steps_of(pod.namespace) as steps:
             result = self._fit_cache.partition(key, snapshot.nodes, args.names, steps)
@@ -153,7 +158,8 @@ class Verbs:
         if snapshot.drain is not None and not result.fits:
             result = beside_drained(result, pod, key, snapshot, now_ms(), self._drained_fits)
         # 5. Nodes whose freed cards are held back for a pod that is first in turn.
-        held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
+        own = partial(waiting_pod, pod, policy, args.names)
+        held_back = self._requeuer.held_back(own, result.fits, snapshot)
         if held_back:
             why = refusal.not_enough_free(pod.request)
             result = _without(result, dict.fromkeys(held_back, why))
@@ -162,25 +168,27 @@ class Verbs:
         result = _without(result, too_small)
         # 7. A pod that fits nowhere waits for cards to be freed, or for a cap.
         if not result.fits and args.names:
-            self._requeuer.refused(waiting_pod(pod, policy, args.names), snapshot)
+            self._requeuer.refused(own(), snapshot)
             for why in set(too_small.values()):
-                self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
+                self._requeuer.denied(own(), why)
         # 8. Only the best nodes are returned, if the operator limits their number; all to a pod that prefers
         # some of them, for kube-scheduler knows which.
         return result if has_preferences(args.pod) else self._truncated(result, pod, policy, snapshot)
 
-    def _of_gang(self, pod: Pod, request: GPURequest, offered: Sequence[str]) -> FilterResult:
+    def _of_gang(
+        self, pod: Pod, request: GPURequest, offered: Sequence[str], snapshot: Snapshot
+    ) -> FilterResult:
         """A member of a gang gets the node where cards are kept for it, and none before they are for all that
         start with it."""
-        allocation = self._cache.snapshot.allocation(pod.uid)
+        allocation = snapshot.allocation(pod.uid)
         is_reserved = allocation is not None and allocation.state == "reserved"  # until its gang starts
-        node = None if is_reserved else self._cache.snapshot.allocated_on.get(pod.uid)
+        node = None if is_reserved else snapshot.allocated_on.get(pod.uid)
         refused: dict[str, Refusal] = dict.fromkeys(
             offered, refusal.GANG_WAITS if node is None else refusal.GANG_ELSEWHERE
         )
         if node is None or node not in refused:
             return FilterResult([], {}, refused)
-        found = fit(request, as_found_by(pod.uid, self._cache.snapshot.node(node)), self._policies(pod))
+        found = fit(request, as_found_by(pod.uid, snapshot.node(node)), self._policies(pod))
         if isinstance(found, Refusal):
             return FilterResult([], {}, refused | {node: found})
         return FilterResult([node], {}, {name: why for name, why in refused.items() if name != node})

@@ -421,12 +421,47 @@ def test_a_pod_without_a_gpu_request_waits_for_no_takeover(pair: Pair) -> None:
     assert verbs.filter(ExtenderArgs(plain, ["a"], None)) == FilterResult(["a"], {}, {})
 
 
+class Looked:
+    """A cache that counts how often its snapshot is taken."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache, self.looks = cache, 0
+
+    @property
+    def snapshot(self) -> Snapshot:
+        self.looks += 1
+        taken: Snapshot = self._cache.snapshot
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
+
+
+GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2", "bursar.dev/held": "turn"}
+
+
+@pytest.mark.parametrize("annotations", [{}, GANG], ids=["alone", "of a gang"])
+def test_a_call_is_decided_on_one_snapshot(pair: Pair, annotations: dict[str, str]) -> None:
+    """What happens during a call is seen as a whole by the next one, or not at all."""
+    verbs: Any = verbs_of(pair.first)
+    pair.first.deliver()
+    looked = verbs._cache = verbs._requeuer._cache = Looked(pair.first.cache)
+    metadata = {**pair.p["metadata"], "annotations": annotations, "resourceVersion": "of the call"}
+    pod = {**pair.p, "metadata": metadata}
+
+    answer = verbs.filter(ExtenderArgs(pod, ["a"], None))
+
+    assert (answer.fits, looked.looks) == ([] if annotations else ["a"], 1)
+    verbs.prioritize(ExtenderArgs(pod, ["a"], None))
+    assert looked.looks == 2
+
+
 BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)
 
 
 def verbs_of(
     replica: Replica,
-    waits: Callable[[], object] | None = None,
+    waits: Callable[[], bool] | None = None,
     policies: Policies = BINPACKED,
     search_shares: SearchShares | None = None,
 ) -> Verbs:

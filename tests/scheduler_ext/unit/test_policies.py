@@ -157,7 +157,7 @@ def test_whether_a_pod_fits_is_not_computed_again_with_other_figures_but_how_wel
     replica = Replica(cluster, "x", "x")
     replica.deliver()
     verbs = verbs_of(
-        replica, waits=list, policies=Policies("load", NamespaceStandings, lambda: figures, pytest.fail)
+        replica, waits=bool, policies=Policies("load", NamespaceStandings, lambda: figures, pytest.fail)
     )
     asked = ExtenderArgs(pod, ["a", "b"], None)
 
@@ -314,7 +314,7 @@ def test_a_pod_is_ranked_by_its_policy_of_now_whatever_its_filter_was_asked_unde
     replica = Replica(cluster, "x", "x")
     replica.deliver()
     by_namespace = Policies("binpack", lambda: standings[0], lambda: None, pytest.fail)
-    verbs = verbs_of(replica, waits=list, policies=by_namespace)
+    verbs = verbs_of(replica, waits=bool, policies=by_namespace)
     asked = ExtenderArgs(pod, ["a", "b"], None)
 
     verbs.filter(asked)

@@ -56,7 +56,7 @@ def test_pods_of_a_namespace_without_time_are_not_searched_for_until_it_has_time
     hard, other = cluster.put("pods", hard), cluster.put("pods", other)
     replica = Replica(cluster, "x", "x")
     replica.deliver()
-    verbs = verbs_of(replica, waits=list, search_shares=shares)
+    verbs = verbs_of(replica, waits=bool, search_shares=shares)
     with shares.steps_of("hard") as steps:
         steps.left, clock.now_ms = 0, clock.now_ms + 10_000
 
