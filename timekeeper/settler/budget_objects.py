@@ -6,6 +6,8 @@ written again once nothing else is due.
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from threading import Event
 
 from timekeeper import metrics
@@ -15,15 +17,17 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.edge.list_watch import pages
 from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.log import log
-from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, Reply
 
 GROUP_VERSION = "bursar.dev/v1alpha1"
 KIND, PLURAL, NAME = "GPUBudget", "gpubudgets", "budget"
 _PATH = f"/apis/{GROUP_VERSION}"
 _QUERY = "fieldManager=bursar-timekeeper&force=true"
 
-URGENT_S = 0.05  # between writes of new standings and new objects
+AT_ONCE = 8  # new standings, grants and objects that are written side by side
+URGENT_S = 0.05  # between two rounds of these
 ORDINARY_S = 0.5  # between writes of figures alone
+_TRIES = 3  # of a write, while the API server says that it is busy, and for how long
 COMPARE_S = 600.0
 AGED_MS = 600_000  # figures so old are written again
 ABSENT_S = 60.0  # until the next look for the CustomResourceDefinition
@@ -49,19 +53,23 @@ class BudgetObjects:
         self._read_s: float | None = None  # when the objects were listed; None: they must be listed
         self._seen: Mapping[str, Statement] = {}  # the accounts of the last step
         # what is to be written, in order
+        self._standings: dict[str, BudgetStatus] = {}
         self._urgent: dict[str, BudgetStatus] = {}
         self._ordinary: dict[str, BudgetStatus] = {}
         self._without_namespace: dict[str, BudgetStatus] = {}
         self._problem = ""
+        self._calls = ThreadPoolExecutor(AT_ONCE, "budget-object")
 
     def keep(self, stop: Event) -> None:
         """Write what changes until ``stop``."""
         pause_s = 1.0
-        while not stop.wait(pause_s):
-            pause_s = self.step()
+        with self._calls:
+            while not stop.wait(pause_s):
+                pause_s = self.step()
 
     def step(self) -> float:
-        """Write one object, if any is due; how long to wait before the next step, in seconds."""
+        """Write the objects that are due first, if any are: new standings before all else; figures alone one
+        by one. How long to wait before the next step, in seconds."""
         statements = self._statements()
         if statements is None:
             return 1.0
@@ -70,17 +78,20 @@ class BudgetObjects:
                 return ABSENT_S
             self._seen = {}
         self._sort(statements)
-        queue = self._urgent or self._ordinary
-        if queue:
-            name = next(iter(queue))
-            pause_s = URGENT_S if queue is self._urgent else ORDINARY_S
-            return pause_s if self._write(name, queue.pop(name)) else ABSENT_S
+        for queue, most, pause_s in (
+            (self._standings, AT_ONCE, URGENT_S),
+            (self._urgent, AT_ONCE, URGENT_S),
+            (self._ordinary, 1, ORDINARY_S),
+        ):
+            if queue:
+                due = {name: queue.pop(name) for name in list(islice(queue, most))}
+                return pause_s if self._write(due) else ABSENT_S
         name = next(iter(self._as_of), "")
         if not name or self._as_of[name] > timestamp(self._now_ms() - AGED_MS):
             return 1.0
         statement = statements.get(name)
         status = NO_BUDGET if statement is None else status_of(statement)
-        return ORDINARY_S if self._write(name, status) else ABSENT_S
+        return ORDINARY_S if self._write({name: status}) else ABSENT_S
 
     def _read(self) -> bool:
         """What is there now. False where the kind does not exist, or the API server gives no list."""
@@ -114,7 +125,7 @@ class BudgetObjects:
     def _due(self, name: str, status: BudgetStatus) -> None:
         """Where it is in the queue already it keeps its place: what changes often delays no other."""
         due = self._queue_of(name, status)
-        for queue in (self._urgent, self._ordinary, self._without_namespace):
+        for queue in (self._standings, self._urgent, self._ordinary, self._without_namespace):
             if queue is not due:
                 queue.pop(name, None)
         if due is not None:
@@ -127,20 +138,31 @@ class BudgetObjects:
             if status.standing == "UNLIMITED":
                 return None
             return self._urgent if self._exists(name) else self._without_namespace
+        if written.standing != status.standing:
+            return self._standings
         if written.urgent != status.urgent:
             return self._urgent
         return self._ordinary if written.significant != status.significant else None
 
-    def _write(self, name: str, status: BudgetStatus) -> bool:
-        """False if the API server does not take it: the objects are read again then."""
+    def _write(self, due: Mapping[str, BudgetStatus]) -> bool:
+        """Write these side by side. False if the API server does not take one: the objects are read again
+        then."""
+        as_of = timestamp(self._now_ms())
+        replies = self._calls.map(lambda name: self._call(name, due[name], as_of), due)
+        written = zip(due, due.values(), replies, strict=True)
+        return False not in [self._is_taken(name, status, reply, as_of) for name, status, reply in written]
+
+    def _call(self, name: str, status: BudgetStatus, as_of: str) -> Reply:
         path = f"{_PATH}/namespaces/{name}/{PLURAL}/{NAME}?{_QUERY}"
         body = {
             "apiVersion": GROUP_VERSION,
             "kind": KIND,
             "metadata": {"name": NAME, "namespace": name},
-            "status": {**status.wire(), "asOf": (as_of := timestamp(self._now_ms()))},
+            "status": {**status.wire(), "asOf": as_of},
         }
-        reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
+        return self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S, tries=_TRIES)
+
+    def _is_taken(self, name: str, status: BudgetStatus, reply: Reply, as_of: str) -> bool:
         if isinstance(reply, Answered) and reply.status < 300:
             self._written[name] = status
             self._as_of.pop(name, None)

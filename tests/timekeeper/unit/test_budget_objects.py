@@ -11,7 +11,14 @@ from timekeeper.accounts.balance import BalanceFigures, Statement, statement, st
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.api_server import Answered
-from timekeeper.settler.budget_objects import ABSENT_S, COMPARE_S, ORDINARY_S, URGENT_S, BudgetObjects
+from timekeeper.settler.budget_objects import (
+    ABSENT_S,
+    AT_ONCE,
+    COMPARE_S,
+    ORDINARY_S,
+    URGENT_S,
+    BudgetObjects,
+)
 
 HOUR = 3_600_000_000
 NAMES = [f"team-{at}" for at in range(5)]
@@ -79,10 +86,13 @@ class Ground:
 
     def settle(self) -> list[str]:
         """Steps until nothing is due; what was written."""
-        before = len(self.api.writes)
-        while self.step() != 1.0:
-            pass
-        return self.api.writes[before:]
+        written: list[str] = []
+        while True:
+            before = len(self.api.writes)
+            pause_s = self.step()
+            written += sorted(self.api.writes[before:])  # of one step they are side by side
+            if pause_s == 1.0:
+                return written
 
     def status(self, name: str) -> Any:
         return self.api.objects[name]["status"]
@@ -171,6 +181,32 @@ def test_figures_are_written_twice_a_second_and_a_new_standing_before_them(groun
     assert pauses == [URGENT_S, *[ORDINARY_S] * 4]
     assert ground.status("team-4")["standing"] == "OVER_BUDGET"
     assert ground.status("team-4")["remaining"] == "-0.01"
+
+
+def test_a_new_standing_overtakes_three_thousand_new_grants_which_are_written_side_by_side() -> None:
+    names = [f"team-{at}" for at in range(3_000)]
+    history = history_of(BudgetEntry(name, "gpuHours: 100\nperiod: month", 0) for name in names)
+
+    def account(name: str, granted: int, posted: int = 0) -> Statement:
+        return statement(history, name, BalanceFigures(granted=granted * HOUR, posted=posted * HOUR), T0)
+
+    ground = Ground({name: account(name, 100) for name in names})
+    ground.existing = set(names)
+    assert len(ground.settle()) == len(names)
+    granted = {name: account(name, 200) for name in names}
+    ground.accounts = granted
+    before = len(ground.api.writes)
+    ground.step()
+    assert len(ground.api.writes) - before == AT_ONCE
+
+    ground.accounts = {**granted, "team-2999": account("team-2999", 200, posted=201)}
+    ground.step()
+
+    assert ground.api.writes[before + AT_ONCE :] == ["team-2999"]
+    assert ground.status("team-2999")["standing"] == "OVER_BUDGET"
+    steps = [ground.step() for _ in range((len(names) - 1) // AT_ONCE)]
+    assert set(steps) == {URGENT_S}
+    assert set(ground.api.writes[before:]) == set(names)
 
 
 @pytest.mark.untraced
