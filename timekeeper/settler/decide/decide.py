@@ -1,7 +1,7 @@
 """One tick's decisions: the observed cluster compared with the ledger.
 
-Values in, changes out. The cached totals in the ledger state are updated on the way; they count as valid
-again only after the changes are written.
+Values in, changes out. The table of open sessions in the ledger state is updated on the way; it counts as
+valid again only after the changes are written.
 """
 
 from collections.abc import Mapping, Set

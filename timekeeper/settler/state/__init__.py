@@ -1,5 +1,5 @@
-"""The ledger as the settler holds it in memory: sessions, cached totals and cached statements, kept from tick
-to tick.
+"""The ledger as the settler holds it in memory: sessions, the table of those that are open, what is
+posted, and statements, kept from tick to tick.
 
 Imports `cluster`, accounts, store and core. Never here: a decision about what to write, or an edge.
 """
