@@ -336,22 +336,22 @@ class _Template(NamedTuple):
 def _template(raw: Json) -> _Template:
     """Most pods are made from few templates, so what is read of the same part of a pod is kept."""
     asked, host = request_part(raw), host_part(raw)
-    is_bound = _text(mapping(raw.get("spec")), "nodeName") != ""
-    spec = {**asked["spec"], **host["spec"], "nodeName": is_bound}
-    part = {"metadata": asked["metadata"], "spec": spec, "status": host["status"]}
+    parts = asked, host, _text(mapping(raw.get("spec")), "nodeName") != ""
     try:
-        text = orjson.dumps(part)
+        text = orjson.dumps(parts)
     except TypeError:  # it is not of an API server
-        return _read_template(part)
-    return _known_template(text) if len(text) <= _LONGEST_PART else _read_template(part)
+        return _read_template(*parts)
+    return _known_template(text) if len(text) <= _LONGEST_PART else _read_template(*parts)
 
 
 @lru_cache(maxsize=1024)
-def _known_template(part: bytes) -> _Template:
-    return _read_template(orjson.loads(part))
+def _known_template(parts: bytes) -> _Template:
+    return _read_template(*orjson.loads(parts))
 
 
-def _read_template(part: Json) -> _Template:
+def _read_template(asked: Json, host: Json, is_bound: bool) -> _Template:
+    spec = {**asked["spec"], **host["spec"], "nodeName": is_bound}
+    part = {"metadata": asked["metadata"], "spec": spec, "status": host["status"]}
     parsed = parse_stored(part) if part["spec"]["nodeName"] else parse(part)
     cpu_milli, more = requested_milli(part), requested_others(part)
     if parsed.request is None and not parsed.violations:
@@ -406,13 +406,13 @@ def _rejected(status: Json) -> str:
     """In the kubelet's words. Other reasons, such as SysctlForbidden, may be a tenant's own on any node, and
     so may those of `OF_ALIGNMENT`. Source: pkg/kubelet/lifecycle, `AdmissionFailureHandler` and
     ``predicateAdmitHandler``; pkg/kubelet/cm, ``topologymanager`` and ``cpumanager``."""
+    if status.get("phase") != "Failed":
+        return ""
     reason = _text(status, "reason")
     resource = reason.removeprefix("OutOf")
     is_gpu = resource != reason and (GPU_RESOURCE_PATTERN.match(resource) or accelerator_of(resource))
     is_known = is_gpu or reason == "UnexpectedAdmissionError" or reason in OF_ALIGNMENT
-    if status.get("phase") != "Failed" or not is_known:
-        return ""
-    return intern(f"{reason}: {_text(status, 'message')}"[:MAX_REJECTED])
+    return intern(f"{reason}: {_text(status, 'message')}"[:MAX_REJECTED]) if is_known else ""
 
 
 def _has_condition(conditions: Iterable[Json]) -> bool:

@@ -1,6 +1,7 @@
 """The cards of a node that one pod holds, and what they take of the node's inventory."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
@@ -253,10 +254,9 @@ def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
     request = allocation.request
     if request is not None and request.dialect == DEVICE:
         return _NOTHING  # of the node's cards; its devices are of another plugin
-    if request is not None and allocation.named:
-        placement = foreign_placement(request, allocation.named, node_object.cards)
-        if placement is not None:
-            return _Taking(tuple(amounts_by_card(request, placement).items()))
+    named = allocation.named
+    if request is not None and named and (taking := _of_named(request, named, node_object.cards)):
+        return taking
     if request is not None and request.dialect == node_object.family and node_object.plugin_chooses:
         return _by_agent(allocation, node_object, cards_at_once(request.asks))
     if spread := _of_nvidia(request, node_object):
@@ -264,6 +264,12 @@ def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
     if node_object.is_counted and (request is None or BY_NAME[request.dialect].placed_by_others):
         return _NOTHING  # kube-scheduler counts what the plugin gives it, or the pod that it shares with
     return _Taking(fault="unplaced")
+
+
+@lru_cache(maxsize=4096)  # where a plugin numbers the cards, those of all nodes of a kind are equal
+def _of_named(request: GPURequest, named: NamedCards, cards: tuple[Card, ...]) -> _Taking | None:
+    placement = foreign_placement(request, named, cards)
+    return None if placement is None else _Taking(tuple(amounts_by_card(request, placement).items()))
 
 
 def _of_nvidia(request: GPURequest | None, node_object: Node) -> _Taking | None:

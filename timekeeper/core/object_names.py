@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
@@ -234,8 +235,11 @@ def timestamp(at_ms: int, to: Literal["seconds", "milliseconds", "microseconds"]
 def millis(written: object) -> int | None:
     """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
     StartError."""
-    if not isinstance(written, str):
-        return None
+    return _millis(written) if isinstance(written, str) else None
+
+
+@lru_cache(maxsize=1024)  # a pod says the same second several times
+def _millis(written: str) -> int | None:
     try:
         at = datetime.fromisoformat(written)
     except ValueError:

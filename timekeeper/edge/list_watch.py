@@ -260,10 +260,10 @@ class KnownVersions(Of[V]):
         self.read, self.decode, self.health = read, decode, health
         self.by_uid: dict[str, tuple[str, V]] = {}
 
-    def changed(self, item: Json, deleted: bool) -> V | None:
+    def changed(self, item: Json, deleted: bool, uid: str = "") -> V | None:
         """The value of the object of an event, which is known from now on unless it was deleted: the last one
         of an object that the reader fails on."""
-        uid, unread = _key(item), self.health.unread
+        uid, unread = uid or _key(item), self.health.unread
         last: tuple[str, V | None] = self.by_uid.get(uid, ("", None))
         version, value = last
         try:
@@ -294,8 +294,9 @@ class KnownVersions(Of[V]):
         known any more. Raises NotStreamedError where a bookmark marks no end, and UnreachableError or
         ExpiredError."""
         there: dict[str, V | None] = {}
+        is_first = not self.by_uid
         for line in lines:
-            head = _HEAD.match(line) if self.by_uid else None  # at a start nothing is known
+            head = None if is_first else _HEAD.match(line)
             if head is not None:
                 uid, version = head[1].decode(), head[2].decode()
                 known = self.by_uid.get(uid)
@@ -307,10 +308,11 @@ class KnownVersions(Of[V]):
                 return self._ended(item, there)
             if kind == "ERROR":
                 raise ended_by(item, "list")
-            value, key = self.changed(item, kind == "DELETED"), _key(item)
-            there.pop(key, None)
+            uid = _key(item)
+            value = self.changed(item, kind == "DELETED", uid)
+            there.pop(uid, None)
             if kind != "DELETED":
-                there[key] = value
+                there[uid] = value
         raise UnreachableError("the watch ended before the end of its list")
 
     def _event(self, line: bytes) -> tuple[str, Json]:

@@ -195,13 +195,13 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
 
 def _found(pod: PodFacts, _request: GPURequest) -> Found:
     """As GAS's own extender writes them. A text that is not in its form names no cards."""
-    by_container = _parts(pod, CARDS)
+    by_container, ordinary = _parts(pod, CARDS), pod.ordinary
     tiles = _parts(pod, TILES_OF) if TILES_OF in pod.annotations else [""] * len(by_container)
-    if len(by_container) != len(pod.ordinary) or len(tiles) != len(by_container):
+    if len(by_container) != len(ordinary) or len(tiles) != len(by_container):
         return {}
     return {
-        name: tuple(TilesOf(card, _numbers(card, of_tiles)) for card in cards.split(","))
-        for name, cards, of_tiles in zip(pod.ordinary, by_container, tiles, strict=True)
+        name: tuple([TilesOf(card, _numbers(card, of_tiles)) for card in cards.split(",")])
+        for name, cards, of_tiles in zip(ordinary, by_container, tiles, strict=True)
         if cards
     }
 
@@ -213,7 +213,7 @@ def _parts(pod: PodFacts, annotation: str) -> list[str]:
 
 def _numbers(card: str, text: str) -> tuple[int, ...]:
     """The tiles of the card in a text such as ``card0:gt0+gt1,card1:gt0``."""
-    given = dict(each.partition(":")[::2] for each in text.split(","))
+    given = dict(each.partition(":")[::2] for each in text.split(",")) if text else {}
     tiles = [_GT.fullmatch(each) for each in given[card].split("+")] if card in given else []
     return tuple(int(each[1]) for each in tiles if each)
 

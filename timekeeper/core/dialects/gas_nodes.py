@@ -8,10 +8,11 @@ intel/platform-aware-scheduling, gpu-aware-scheduling.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_COUNTED, NodeFacts
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
-from timekeeper.core.values import MAX_TILES, TILES, Card, UndecodableError
+from timekeeper.core.values import MAX_TILES, TILES, Amounts, Card, UndecodableError
 
 PREFIX = "gpu.intel.com/"
 I915, XE = f"{PREFIX}i915", f"{PREFIX}xe"
@@ -37,19 +38,24 @@ Tiles = dict[int, list[int]]  # by number of the card
 def cards(node: NodeFacts) -> tuple[Card, ...]:
     """The cards, in the order of their numbers; none where no label numbers them or two drivers serve the
     node. Raises UndecodableError if the label that numbers them cannot be read."""
-    numbers = card_numbers(node.labels)
-    drivers = [name for name in (I915, XE) if node.capacity.get(name, 0) > 0]
+    labels = sorted(each for each in node.labels.items() if each[0].startswith((PREFIX, STEERING)))
+    return _alike(tuple(labels), tuple(sorted(node.capacity.items())))
+
+
+@lru_cache(maxsize=1024)  # a cluster has few kinds of nodes
+def _alike(labels: tuple[tuple[str, str], ...], capacity: Amounts) -> tuple[Card, ...]:
+    by_name = dict(labels)
+    numbers = card_numbers(by_name)
+    drivers = [name for name, total in capacity if name in (I915, XE) and total > 0]
     if not numbers or len(drivers) != 1:
         return ()
     resources = tuple(
-        sorted(
-            (name, total // len(numbers))
-            for name, total in node.capacity.items()
-            if name.startswith(PREFIX) and total >= len(numbers)
-        )
+        (name, total // len(numbers))
+        for name, total in capacity
+        if name.startswith(PREFIX) and total >= len(numbers)
     )
-    labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), MAX_TILES))
-    return tuple(labels.card(number, resources) for number in numbers)
+    described = _Labels(by_name, numbers, min(dict(resources).get(TILES, 0), MAX_TILES))
+    return tuple(described.card(number, resources) for number in numbers)
 
 
 def counted_cards(node: NodeFacts) -> tuple[Card, ...]:

@@ -65,13 +65,15 @@ def rules_of(raw: Json, is_placed_here: bool) -> PodRules:
     raises on what an API server can hold."""
     spec, metadata = mapping(raw.get("spec")), mapping(raw.get("metadata"))
     ports, affinity = _host_ports(spec), mapping(spec.get("affinity"))
+    if not (ports or affinity or is_placed_here):
+        return NO_RULES  # nearly always
     namespace = str(metadata.get("namespace", ""))
     apart = _terms(affinity.get("podAntiAffinity"), namespace) if affinity else ()
     near = _terms(affinity.get("podAffinity"), namespace) if affinity and is_placed_here else ()
     listed = sequence(spec.get("topologySpreadConstraints")) if is_placed_here else ()
     spread = tuple(_spreads(map(mapping, listed), namespace, mapping(metadata.get("labels"))))
     if not (ports or apart or near or spread):
-        return NO_RULES  # nearly always
+        return NO_RULES
     return _shared(PodRules(ports=ports, apart=apart, near=near, spread=spread))
 
 

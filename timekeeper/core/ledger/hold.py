@@ -219,7 +219,7 @@ def _runs_on_ms(pod: Json) -> int:
     """
     spec = mapping(pod.get("spec"))
     first, others = sequence(spec.get("initContainers")), sequence(spec.get("containers"))
-    if any(map(_is_waited_for, first)) or any(map(_has_hook, first)) or any(map(_has_hook, others)):
+    if any(map(_has_hook, first + others)) or any(map(_is_waited_for, first)):
         return max(grace_ms(pod), 1_000) + _LEAST_GRACE_MS
     return max(grace_ms(pod), _LEAST_GRACE_MS)
 
@@ -248,8 +248,8 @@ def _seconds(value: object) -> int | None:
 
 def _bound_ms(status: Json) -> int | None:
     """When the Binding was made; the kubelet's start time if a scheduler has reset the condition since."""
-    for condition in sequence(status.get("conditions")):
-        if isinstance(condition, Mapping) and condition.get("type") == "PodScheduled":
+    for condition in map(mapping, sequence(status.get("conditions"))):
+        if condition.get("type") == "PodScheduled":
             bound = millis(condition.get("lastTransitionTime"))
             if condition.get("status") == "True" and bound is not None:
                 return bound
