@@ -182,11 +182,12 @@ def _month(services: Services, first: date) -> MonthAnswer:
         now_ms, history = services.ledger.moment(connection)
         closed = months.closed(connection).get(name)
         span = _span(history, first, now_ms) if closed is None else Interval(closed.from_ms, closed.to_ms)
-        now = months.hash_of(connection, span, now_ms)
+        computed = months.hash_of(connection, span, now_ms)
         waits = 0 if closed else months.waits_for(connection, span, now_ms)
         late = months.corrected_since(connection, closed) if closed else None
         corrections = months.corrections(connection, "", of=span)
         first_ms = ledger.first_ms(connection)
+    now = computed()
     return {
         "version": 1,
         "month": name,

@@ -57,7 +57,8 @@ class MonthCloser:
             if months.waits_for(connection, span, now_ms):
                 return
             number = months.newest_posting(connection)
-            hashes = months.hash_of(connection, span, now_ms)
+            computed = months.hash_of(connection, span, now_ms)
+        hashes = computed()
         with self._fenced.writing() as connection:
             if months.posted_since(connection, span, number):
                 return  # the next step counts it

@@ -1,6 +1,6 @@
 """What a month held: its hashes, those that were kept when it was closed, and corrections of its bill."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -26,17 +26,22 @@ from timekeeper.store.sessions import due, greatest, least
 _AT_ONCE = 1_000  # rows in memory
 
 
-def hash_of(connection: Connection, span: Interval, now_ms: int) -> MonthHash:
-    """The hashes of what the month holds now. Prices are those of the rows, whatever a process has read of
-    them before."""
-    sums, history = _Sums(), history_of(ledger.entries(connection))
+def hash_of(connection: Connection, span: Interval, now_ms: int) -> Callable[[], MonthHash]:
+    """Read what the month holds now; its hashes are computed later, outside of the transaction. Prices are
+    those of the rows, whatever a process has read of them before."""
+    sums, entries = _Sums(), tuple(ledger.entries(connection))
     charges = digest(sums.lines(connection, span, now_ms))
-    prices = digest(
-        line(each.namespace, each.from_ms, each.to_ms, each.group, each.price, each.currency)
-        for each in price_intervals(history, sorted(sums.namespaces), span)
-    )
     granted = list(_grants(connection, span))
-    return MonthHash(sums.sessions, sums.amount, len(granted), charges, digest(granted), prices)
+
+    def computed() -> MonthHash:
+        history = history_of(entries)
+        prices = digest(
+            line(each.namespace, each.from_ms, each.to_ms, each.group, each.price, each.currency)
+            for each in price_intervals(history, sorted(sums.namespaces), span)
+        )
+        return MonthHash(sums.sessions, sums.amount, len(granted), charges, digest(granted), prices)
+
+    return computed
 
 
 class _Sums:

@@ -4,7 +4,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,9 @@ from sqlalchemy import insert, update
 
 from tests.timekeeper.books import Books, Json, Run, days, posting_row
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
+from timekeeper.accounts.budget_history import BudgetEntry, History
 from timekeeper.settler.months import MonthCloser
+from timekeeper.store import months
 from timekeeper.store.engine.engine import ConflictError
 from timekeeper.store.engine.schema import CLOSED_MONTHS, ENTRIES, POSTINGS, SESSIONS
 
@@ -66,6 +68,26 @@ def test_a_closed_month_has_hashes_of_its_charges_grants_and_prices_and_is_uncha
     whole = f"{charges}\n{hashed()}\n{prices}\n".encode()
     assert found["now"]["sha256"] == hashlib.sha256(whole).hexdigest()
     assert [each["month"] for each in books.get("/v1/months").get_json()["months"]] == ["2026-10"]
+
+
+def test_the_texts_of_all_entries_are_read_for_prices_once_the_transaction_is_over(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books.write(ENDED)
+    october(books)
+    open_then: list[int] = []
+
+    def history_of(entries: Iterable[BudgetEntry]) -> History:
+        open_then.append(books.store.engine.pool.checkedout())  # type: ignore[attr-defined]
+        return read(entries)
+
+    read = months.history_of  # type: ignore[attr-defined]
+    monkeypatch.setattr(months, "history_of", history_of)
+    step(books)
+    found = october(books)
+
+    assert (found["state"], found["differs"]) == ("closed", [])
+    assert open_then == [0, 0]
 
 
 def test_a_session_that_goes_on_is_posted_and_folded_without_a_change_of_the_month(books: Books) -> None:
