@@ -190,6 +190,18 @@ GRACE_POLICIES = Gauge(
     multiprocess_mode="mostrecent",
 )
 DATABASE = Gauge("bursar_database", "1 for the kind of database", ["kind"], multiprocess_mode="mostrecent")
+DATABASE_BYTES = Gauge(
+    "bursar_database_bytes",
+    "size of the database by its kind, on SQLite with its log; read once a minute",
+    ["kind"],
+    multiprocess_mode="mostrecent",
+)
+DATABASE_FREE_BYTES = Gauge(
+    "bursar_database_free_bytes",
+    "free space of the volume that the SQLite file is on",
+    ["kind"],
+    multiprocess_mode="mostrecent",
+)
 LEADS = Gauge(
     "bursar_settler_leads", "1 where this replica settles, 0 where it follows", multiprocess_mode="mostrecent"
 )

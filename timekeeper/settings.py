@@ -38,7 +38,8 @@ from timekeeper.runtime.prometheus_settings import PrometheusSettings, url_flag
 _OF_METER = frozenset(
     (
         *("help", "kubeconfig", "listen", "database", "namespace", "prometheus_url", "prometheus_namespace"),
-        *("prometheus_ca", "prometheus_token_file", "retain", "retain_decisions", "workers", "log_format"),
+        *("prometheus_ca", "prometheus_token_file", "retain", "retain_decisions", "retain_use"),
+        *("workers", "log_format"),
     )
 )
 # Commands that read a whole ledger; see `timekeeper.operations`.
@@ -77,8 +78,8 @@ class MeasuringPrometheus(PrometheusSettings):
 class TimekeeperSettings:
     """All settings of the timekeeper.
 
-    ``command``: what this process runs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms`` 0:
-    decisions are kept for ever.
+    ``command``: what this process runs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms``,
+    ``retain_use_ms`` 0: decisions, measured use are kept for ever.
     """
 
     command: str = argument("command", nargs="?", choices=_COMMANDS, default="serve", help="see below")
@@ -175,6 +176,11 @@ class TimekeeperSettings:
         _AGE_MS,
         "",
         "sessions that ended longer ago, such as 400d, are folded once a day; at least 32d; empty: never",
+    )
+    retain_use_ms: int = flag(
+        _AGE_MS,
+        "400d",
+        "use that was measured longer ago is deleted, hour by hour; at least 32d; empty: never",
     )
     log_format: str = log_format_flag()
 

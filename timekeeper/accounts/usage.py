@@ -116,6 +116,7 @@ class ReportQuery:
     beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
     order: str = ""  # one of `ORDERS`: by amount, or the largest first; "": by the columns
     clusters: tuple[tuple[int, str], ...] = ()  # `History.cluster_names`
+    use_since_ms: int = 0  # use that was measured before is not kept
 
     def cluster_of(self, month: Interval) -> str:
         """The cluster's name in a month: that of its end, so a later one changes nothing of it; "": none."""

@@ -104,11 +104,12 @@ def create_services(
     open_metrics: bool = False,
     only_meter: bool = False,
     families: tuple[str, ...] = (),
+    retain_use_ms: int = 0,
 ) -> Services:
     """See `create_app`. ``families``: those that are listened on; ``damage``: what is wrong with the
     database's file, "" if nothing is; ``clock_fault``: the same for this machine's clock; ``peers``: the
     roles that simulations ask; ``open_metrics``: `/metrics` needs no token; ``only_meter``: the ledger
-    governs nothing."""
+    governs nothing; ``retain_use_ms``: as of `Services`."""
     ledger = LedgerReader(store, clock, only_meter)
     outages = OutageLog()
     writer = HeartbeatWriter(store, ledger, heartbeat_interval_ms)
@@ -123,6 +124,7 @@ def create_services(
         families=families,
         peers=peers,
         open_metrics=open_metrics,
+        retain_use_ms=retain_use_ms,
     )
 
 

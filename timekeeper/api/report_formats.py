@@ -29,6 +29,7 @@ Cells = Mapping[str, Any]
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
+_MEASURED = ("measured", "used", "unused", "usedBy")  # None where it is not kept
 _HOURS = {f"{figure}GpuHours": figure for figure in ("requested", "measured", "used")}
 
 
@@ -56,7 +57,8 @@ def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     """One line of a CSV report, with use in GPU-hours too."""
     row = _priced(asked, line)
-    return row | {name: gpu_hours(row[figure]) for name, figure in _HOURS.items() if figure in row}
+    hours = {name: row[figure] for name, figure in _HOURS.items() if figure in row}
+    return row | {name: amount if amount is None else gpu_hours(amount) for name, amount in hours.items()}
 
 
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
@@ -115,6 +117,8 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
         row |= {"requested": sums.requested, "measured": sums.measured, "used": sums.used}
         row["unused"] = sums.unused
         row["usedBy"] = sums.used_by
+        if line.span.end_ms <= asked.use_since_ms:
+            row |= dict.fromkeys(_MEASURED)
     return row
 
 

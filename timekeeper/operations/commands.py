@@ -29,11 +29,12 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.engine.former import refuse_former
 from timekeeper.store.engine.sqlite import beside, file_of
 from timekeeper.store.engine.upgrade import snapshot
-from timekeeper.store.retention import roll_up_all
+from timekeeper.store.retention import give_back, roll_up_all
 from timekeeper.store.transfer.exporter import back_up, export
 from timekeeper.store.transfer.importer import ImportRefusedError, load
 
 _RESOURCES = "/apis/resource.k8s.io/v1"
+_MIB = 1 << 20
 _STREAM = "-"  # standard input or output
 
 
@@ -125,10 +126,19 @@ def run_import(settings: TimekeeperSettings) -> int:
 
 
 def run_fold(settings: TimekeeperSettings) -> int:
-    """Roll up sessions that ended and were settled long ago: 1 if some were left for an audit."""
+    """Roll up sessions that ended and were settled long ago, and give the space back to the volume: 1 if some
+    sessions were left for an audit."""
     with _ledger(settings) as store:
         total = roll_up_all(store, now_ms, settings.older_than_ms)
+        given, stay = (0, 0) if store.is_shared else give_back(store)
     print(f"{total.sessions} sessions were folded into {total.rows} rows")
+    if given >= _MIB:
+        print(f"{given // _MIB} MiB were given back to the volume")
+    if stay >= _MIB:
+        print(
+            f"{stay // _MIB} MiB that are free in the file stay in it, for an earlier release made it:"
+            " `export` it, and `import` it into a new one"
+        )
     for uid in total.doubtful:
         print(f"session {uid} was not folded: its postings do not add up to one session's charge; run audit")
     return 1 if total.doubtful else 0

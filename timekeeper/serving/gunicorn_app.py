@@ -155,6 +155,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         settings.metrics_access == "open",
         settings.only_meter,
         families(settings.listen[0]),
+        settings.retain_use_ms,
     )
     services.ledger.load()
     services.readiness.start()

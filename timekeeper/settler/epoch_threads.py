@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
+from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.decisions import Record
@@ -38,9 +40,11 @@ from timekeeper.settler.settler import Settler
 from timekeeper.settler.spent_parameters import SpentParameters, apply_with
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.settler.would import WouldJudge
-from timekeeper.store.engine.engine import Store
+from timekeeper.store.engine.engine import Store, UnavailableError
 from timekeeper.store.fencing import FencedStore
-from timekeeper.store.retention import forget_decisions, roll_up_daily
+from timekeeper.store.retention import forget_old, roll_up_daily
+
+_SPACE_INTERVAL_S = 60.0
 
 Work = Callable[[Event], object]
 
@@ -70,8 +74,10 @@ class EpochThreads:
         closed."""
         if settings.notification_key is not None:
             start_thread("notify", self._notifier(settings.notification_key).keep, stop)
-        if settings.retain_decisions_ms:
-            start_thread("forget", partial(self._forget, settings.retain_decisions_ms), stop)
+        start_thread("space", self._measure_space, stop)
+        if (retained := (settings.retain_decisions_ms, settings.retain_use_ms)) != (0, 0):
+            fenced = FencedStore(self.store, self.settler.epoch)
+            start_thread("forget", partial(forget_old, fenced, self.now_ms, *retained), stop)
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
         start_thread("months", self._month_closer().keep, stop)
@@ -138,8 +144,16 @@ class EpochThreads:
             at_once=CALLS_AT_ONCE,
         )
 
-    def _forget(self, retain_ms: int, stop: Event) -> None:
-        forget_decisions(FencedStore(self.store, self.settler.epoch), self.now_ms, retain_ms, stop)
+    def _measure_space(self, stop: Event) -> None:
+        """Once a minute, so that no scrape reads the database."""
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            with suppress(UnavailableError, OSError):
+                size, free = self.store.space()
+                metrics.DATABASE_BYTES.labels(self.store.engine.dialect.name).set(size)
+                if free is not None:
+                    metrics.DATABASE_FREE_BYTES.labels(self.store.engine.dialect.name).set(free)
+            pause_s = _SPACE_INTERVAL_S
 
     def _roll_up(self, retain_ms: int, stop: Event) -> None:
         roll_up_daily(FencedStore(self.store, self.settler.epoch), self.now_ms, retain_ms, stop)

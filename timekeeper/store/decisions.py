@@ -110,12 +110,6 @@ def released(connection: Connection, pods: Mapping[tuple[str, str], str]) -> dic
     return found
 
 
-def forget(connection: Connection, before_ms: int, most: int) -> int:
-    """Delete the decisions that were last taken before that time, at most ``most``; returns their number."""
-    old = select(DECISIONS.c.id).where(DECISIONS.c.last_ms < before_ms).order_by(DECISIONS.c.last_ms)
-    return connection.execute(delete(DECISIONS).where(DECISIONS.c.id.in_(old.limit(most)))).rowcount
-
-
 def _unrecorded(connection: Connection, rows: Iterable[Row]) -> list[Row]:
     """The rows without those that their pod has already."""
     kept: dict[object, Row] = {}

@@ -1,22 +1,28 @@
-"""Retention: rolls up old sessions in batches, by command or once a day, and deletes old decisions."""
+"""Retention: rolls up old sessions in batches, by command or once a day, deletes old decisions and measured
+use, and gives free space of SQLite's file back."""
 
+import sqlite3
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from threading import Event
-from typing import Protocol
+from typing import Any, Protocol
+
+from sqlalchemy import Column, delete, select, tuple_
 
 from timekeeper.log import log
-from timekeeper.store import decisions, would
-from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
+from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
+from timekeeper.store.engine.schema import DECISIONS, FIGURES, WOULD
 from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.postings import forget_nodes, roll_up
 
 _BATCH = 200  # sessions per transaction: the settler waits for one batch at most
 _INTERVAL_S = 86_400.0
 _AGAIN_S = 600.0
-_DECISIONS = 500  # in one transaction
-_DECISIONS_INTERVAL_S = 600.0
+_ROWS = 500  # of each table, in one transaction
+_FORGET_INTERVAL_S = 600.0
+_PAGES = 1_000  # that are given back in one transaction
 _BETWEEN_S = 0.1  # two such transactions: others write in between
 
 
@@ -94,19 +100,52 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
         pause_s = _INTERVAL_S
 
 
-def forget_decisions(ledger: Writable, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
-    """Every ten minutes delete the decisions that were last taken longer ago, and what would have happened
-    before, until ``stop`` or until the epoch is over."""
+def forget(connection: Connection, at: Column[int], before_ms: int, most: int) -> int:
+    """Delete rows whose time ``at`` is before that one, the oldest first, at most ``most``; returns their
+    number."""
+    key = tuple(at.table.primary_key)
+    old = select(*key).where(at < before_ms).order_by(at).limit(most)
+    return connection.execute(delete(at.table).where(tuple_(*key).in_(old))).rowcount
+
+
+def forget_old(
+    ledger: Writable, clock: Callable[[], int], decisions_ms: int, use_ms: int, stop: Event
+) -> None:
+    """Every ten minutes delete the decisions that were last taken longer ago than ``decisions_ms``, and what
+    would have happened before, and the use of hours that began longer ago than ``use_ms``, until ``stop`` or
+    until the epoch is over. 0: they are kept."""
+    every = (DECISIONS.c.last_ms, decisions_ms), (WOULD.c.at_ms, decisions_ms), (FIGURES.c.hour_ms, use_ms)
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
             with ledger.writing() as connection:
-                before_ms = clock() - retain_ms
-                found = [each.forget(connection, before_ms, _DECISIONS) for each in (decisions, would)]
-                count = max(found)
+                now_ms = clock()
+                counts = [forget(connection, at, now_ms - kept_ms, _ROWS) for at, kept_ms in every if kept_ms]
         except EpochOverError:
             return
         except (UnavailableError, ConflictError) as error:
             log("decisions-not-deleted", level="warning", error=error)
-            count = 0
-        pause_s = _BETWEEN_S if count == _DECISIONS else _DECISIONS_INTERVAL_S
+            counts = [0]
+        pause_s = _BETWEEN_S if max(counts) == _ROWS else _FORGET_INTERVAL_S
+
+
+def give_back(store: Store) -> tuple[int, int]:
+    """Give the free pages of an SQLite file back to its volume, a few at a time: others write in between.
+    Returns the bytes that were given back, and those that stay: a file of an earlier release gives none.
+    Raises UnavailableError."""
+    try:
+        with closing(store.engine.raw_connection()) as pooled:
+            connection: Any = pooled.driver_connection
+
+            def read(name: str) -> int:
+                return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+            free = before = read("freelist_count")
+            while free and read("auto_vacuum"):
+                # `execute` would take the first step of this statement alone, which is one page
+                connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
+                time.sleep(_BETWEEN_S)
+                free = read("freelist_count")
+            return (before - free) * read("page_size"), free * read("page_size")
+    except sqlite3.Error as error:
+        raise UnavailableError(str(error)) from error

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Select, case, delete, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Integer, Select, case, func, literal_column, select, update
 
 from timekeeper.accounts.would import VerdictWord
 from timekeeper.store.engine.engine import Connection, insert_all
@@ -91,12 +91,6 @@ def _of(connection: Connection, uids: set[str]) -> Iterable[Any]:
         its = WOULD.c
         some = its.uid.in_(names[at : at + _EACH_QUERY])
         yield from connection.execute(select(its.uid, its.verdict).where(some)).all()
-
-
-def forget(connection: Connection, before_ms: int, most: int) -> int:
-    """Delete what would have happened before that time, at most ``most`` rows; returns their number."""
-    old = select(WOULD.c.id).where(WOULD.c.at_ms < before_ms).order_by(WOULD.c.at_ms).limit(most)
-    return connection.execute(delete(WOULD).where(WOULD.c.id.in_(old))).rowcount
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,7 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarBudgetEntryWrong": {"bursar_broken_budgets": "1x180"},
     "BursarTimekeeperNotReady": {"bursar_settler_leads": "0x180"},
     "BursarDatabaseAway": {'bursar_settler_ticks_total{instance="i",outcome="database away"}': "0+60x180"},
+    "BursarVolumeFills": {'bursar_database_free_bytes{instance="i",kind="sqlite"}': "2000000000x180"},
     "BursarClockDiffers": {"bursar_clock_offset_seconds": "-5x180"},
     "BursarWatchStuck": {'bursar_findings{instance="i",role="settler",code="watch-fails"}': "1x180"},
     "BursarNodeClockDiffers": {"bursar_node_clock_offset_seconds": "-60x180"},

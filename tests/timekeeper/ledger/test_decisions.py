@@ -5,6 +5,7 @@ from timekeeper.core.decisions import Decision, DecisionRun, recordable
 from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
+from timekeeper.store.retention import forget
 
 BOTH_DATABASES = "how decisions are found, joined and forgotten is SQL"
 
@@ -84,11 +85,11 @@ def test_decisions_are_forgotten_by_the_time_of_the_last_of_them(store: Store) -
         decisions.record(connection, "extender", [run("old", 9), run("older", 8), run("kept", 10)])
 
     with store.writing() as connection:
-        assert decisions.forget(connection, 10, 1) == 1
+        assert forget(connection, DECISIONS.c.last_ms, 10, 1) == 1
     assert [row[0] for row in rows(store)] == ["old", "kept"]
     with store.writing() as connection:
-        assert decisions.forget(connection, 10, 9) == 1
-        assert decisions.forget(connection, 10, 9) == 0
+        assert forget(connection, DECISIONS.c.last_ms, 10, 9) == 1
+        assert forget(connection, DECISIONS.c.last_ms, 10, 9) == 0
     assert [row[0] for row in rows(store)] == ["kept"]
 
 

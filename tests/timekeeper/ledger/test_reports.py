@@ -23,10 +23,11 @@ from sqlalchemy import Text, bindparam, cast, delete, event, func, insert, liter
 
 from tests.postgresql import fresh_postgresql
 from tests.support.profile import examples
+from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
 from tests.timekeeper.plans import Statements
-from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0, token, user_status
+from tests.timekeeper.worlds import ADMIN, DAY, GPU, HOUR, MINUTE, T0, token, user_status
 from timekeeper.accounts.balance import NO_RATES, UnsettledSession, figures_of
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
@@ -402,6 +403,36 @@ def test_use_of_folded_sessions_is_still_reported(books: Books) -> None:
     (row,) = books.rows(f"from={T0}&to={T0 + HOUR}&group=pod&use=true")
 
     assert (row["requested"], row["used"], row["usedBy"]) == (500 * HOUR, 100 * HOUR, "node")
+
+
+def test_reports_say_of_a_time_whose_use_is_not_kept_that_nothing_is_known(books: Books) -> None:
+    """An hour that began before the retention is deleted, so it is unknown to its end."""
+    books.write(Run("watched", requested=500, started_ms=T0, posted=days(T0, T0 + 2 * HOUR)))
+    books.used("watched", T0 + HOUR, "node", HOUR, 100 * HOUR)
+    retain_ms = books.clock() - T0 - 1
+    client = app_of(replace(books.services, retain_use_ms=retain_ms), SharingFlask).test_client()
+
+    def ask(query: str, **headers: str) -> Any:
+        path = f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&use=true&by=hour{query}"
+        answer = client.get(path, headers={"Authorization": f"Bearer {ADMIN}", **headers})
+        assert answer.status_code == 200, answer.data
+        return answer
+
+    rows = ask("").get_json()["rows"]
+    assert [
+        [row[name] for name in ("requested", "measured", "used", "unused", "usedBy")] for row in rows
+    ] == [
+        [500 * HOUR, None, None, None, None],
+        [500 * HOUR, 500 * HOUR, 100 * HOUR, 400 * HOUR, "node"],
+    ]
+    first, second = csv.DictReader(io.StringIO(ask("&format=csv").text))
+    names = ("measured", "used", "unused", "usedBy", "measuredGpuHours", "usedGpuHours")
+    assert {first[name] for name in names} == {""}
+    assert (second["measuredGpuHours"], first["requestedGpuHours"]) == ("0.5", "0.5")
+    table = ask("", Accept=TABLE).get_json()
+    at = [column["key"] for column in table["columnDefinitions"]].index("busy")
+    assert [row["cells"][at] for row in table["rows"]] == ["", "20%"]
+    assert table["notes"] == ["Use that was measured longer ago than --retain-use is not kept."]
 
 
 def test_a_group_is_charged_for_the_time_that_a_namespace_was_in_it(books: Books) -> None:

@@ -1,6 +1,11 @@
 """Folding: old sessions become rows by day, no report changes by it, and nothing that happens on the way
 doubles or loses anything."""
 
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -15,10 +20,21 @@ from tests.timekeeper.past import MIDNIGHT, differences, live
 from tests.timekeeper.rows import SESSION
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
+from timekeeper.store import retention
 from timekeeper.store.audit_rows import posted_in
 from timekeeper.store.engine.engine import open_store
-from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.retention import roll_up_all, roll_up_daily
+from timekeeper.store.engine.schema import (
+    DAYS,
+    DECISIONS,
+    FIGURES,
+    FOLDED,
+    HEARTBEATS,
+    NODES,
+    POSTINGS,
+    SESSIONS,
+)
+from timekeeper.store.engine.upgrade import upgrade
+from timekeeper.store.retention import forget, forget_old, give_back, roll_up_all, roll_up_daily
 
 BOTH_DATABASES = "what is folded and forgotten is SQL"
 OLD = HOUR
@@ -375,3 +391,134 @@ def test_nodes_that_come_and_go_leave_no_row_behind_once_their_sessions_are_fold
     assert town.postings("uid-again") == [(town.clock() - MINUTE, town.clock(), 1000, "settled")]
     town.resume()
     assert differences(town) == []
+
+
+def measured(town: Town, hours: int, pods: int = 1) -> None:
+    """Each pod's use in each of the hours before now."""
+    used = {"source": "node", "covered_ms": HOUR, "used_milli_ms": 1, "memory_mib_ms": 1}
+    rows = [
+        {"session_uid": f"uid-{pod}", "hour_ms": town.clock() - at * HOUR, **used}
+        for at in range(1, hours + 1)
+        for pod in range(pods)
+    ]
+    with town.store.writing() as connection:
+        connection.execute(insert(FIGURES), rows)
+
+
+def test_use_of_the_oldest_hours_is_deleted_first_and_no_more_than_a_batch_at_once(town: Town) -> None:
+    measured(town, hours=48, pods=2)
+    before_ms = town.clock() - DAY
+    with town.store.writing() as connection:
+        assert forget(connection, FIGURES.c.hour_ms, before_ms, 47) == 47
+    assert count(town, FIGURES, FIGURES.c.hour_ms < before_ms) == 1
+    assert count(town, FIGURES, FIGURES.c.hour_ms == before_ms - HOUR) == 1
+
+    with town.store.writing() as connection:
+        assert forget(connection, FIGURES.c.hour_ms, before_ms, 47) == 1
+    assert count(town, FIGURES) == 48
+
+
+def test_decisions_and_use_are_deleted_beside_the_settler_each_by_its_own_time(town: Town) -> None:
+    measured(town, hours=60, pods=30)
+    decided = {"source": "extender", "kind": "placed", "reason": "Bound", "is_generated": False, "budget": ""}
+    decided |= {"namespace": "a", "owner": "", "subject": "p", "uid": "u", "figures": "{}", "count": 1}
+    with town.store.writing() as connection:
+        rows = [decided | {"first_ms": 1, "last_ms": town.clock() - at * HOUR} for at in range(600)]
+        connection.execute(insert(DECISIONS), rows)
+    stop = Event()
+    forgetting = Thread(target=forget_old, args=(town.store, town.clock, 10 * HOUR, 40 * HOUR, stop))
+
+    forgetting.start()
+    eventually(lambda: (count(town, DECISIONS), count(town, FIGURES)) == (11, 40 * 30))
+    stop.set()
+    forgetting.join(LONGEST_S)
+
+    assert not forgetting.is_alive()
+
+
+def test_killed_between_any_two_statements_a_batch_is_deleted_or_there(database_url: str) -> None:
+    town = Town(database_url)
+    grow(town)
+    measured(town, hours=48)
+    whole, audited = posted(town), differences(town)
+    fuse = Fuse(town.store)
+    kills, left = 0, [count(town, FIGURES)]
+    while True:
+        fuse.light(kills % 7 + 1, killed=True)
+        try:
+            with town.store.writing() as connection:
+                done = forget(connection, FIGURES.c.hour_ms, town.clock() - DAY, 5)
+        except KilledError:
+            kills, done = kills + 1, 5
+            fuse.out()
+            town.store.engine.dispose()
+        fuse.out()
+        left.append(count(town, FIGURES))
+        if not done:
+            break
+    batches = [before - after for before, after in pairwise(left)]
+    assert kills > 3
+    assert sum(batches) == left[0] - 24
+    assert {*batches} <= {0, 5, sum(batches) % 5}
+    assert (posted(town), differences(town)) == (whole, audited)
+    town.close()
+
+
+def test_what_folding_frees_is_given_back_to_the_volume_while_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_PAGES", 100)
+    town = Town(tmp_path)
+    measured(town, hours=200, pods=100)
+    with town.store.writing() as connection:
+        assert forget(connection, FIGURES.c.hour_ms, town.clock(), 20_000) == 20_000
+    before, _ = town.store.space()
+    writing = open_store(town.url)
+
+    given: list[tuple[int, int]] = []
+    giving = Thread(target=lambda: given.append(give_back(town.store)))
+    giving.start()
+    written = 0
+    while giving.is_alive():
+        with writing.writing() as connection:
+            connection.execute(insert(NODES).values(name=f"n{written}", watermark_ms=1))
+        written += 1
+    giving.join()
+    writing.close()
+
+    ((back, stay),) = given
+    assert stay == 0
+    assert back > 1 << 20
+    assert written > 3
+    assert count(town, NODES) == written
+    assert differences(town) == []
+    town.close()
+    assert (tmp_path / "ledger.db").stat().st_size < before - back
+
+
+def test_a_file_of_an_earlier_release_gives_nothing_back_and_fold_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(file)) as former:
+        former.execute("CREATE TABLE earlier (x)")
+    store = open_store(f"sqlite:///{file}")
+    upgrade(store)
+    store.close()
+    town = Town(f"sqlite:///{file}")
+    measured(town, hours=200, pods=100)
+    with town.store.writing() as connection:
+        forget(connection, FIGURES.c.hour_ms, town.clock(), 20_000)
+    capsys.readouterr()
+
+    assert main(["fold", "--older-than", "400d", "--database", town.url]) == 0
+    assert re.search("[1-9] MiB that are free in the file stay in it", capsys.readouterr().out)
+    town.close()
+
+
+def test_the_size_of_the_database_is_that_of_its_files_or_the_servers(town: Town) -> None:
+    size, free = town.store.space()
+
+    assert size > 100_000
+    assert (free is None) == town.store.is_shared
+    assert free is None or free <= shutil.disk_usage(town.url.removeprefix("sqlite:///")).total

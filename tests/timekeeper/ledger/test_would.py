@@ -27,7 +27,9 @@ from timekeeper.settler.new_pods import MAX_BYTES, NewPods
 from timekeeper.settler.would import TOGETHER, WouldJudge
 from timekeeper.store import would
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.engine.schema import WOULD
 from timekeeper.store.fencing import EpochOverError, writing
+from timekeeper.store.retention import forget
 from timekeeper.store.would import WouldRow
 
 Json = dict[str, Any]
@@ -468,8 +470,8 @@ def test_rows_are_forgotten_by_their_age(judged: Judged) -> None:
     judged.create("held")
     judged.judged()
     with judged.town.store.writing() as connection:
-        assert would.forget(connection, judged.town.clock() - SECOND, 10) == 0
-        assert would.forget(connection, judged.town.clock() + SECOND, 10) == 1
+        assert forget(connection, WOULD.c.at_ms, judged.town.clock() - SECOND, 10) == 0
+        assert forget(connection, WOULD.c.at_ms, judged.town.clock() + SECOND, 10) == 1
 
     assert judged.rows() == []
 

@@ -192,6 +192,8 @@ def test_all_serve_and_one_settles(pair: Pair) -> None:
     assert "bursar_settler_leads 1.0" in metrics_of(leader)
     assert "bursar_settler_leads 0.0" in metrics_of(follower)
     assert 'bursar_database{kind="postgresql"} 1.0' in metrics_of(follower)
+    leader.wait("its size", lambda: 'bursar_database_bytes{kind="postgresql"} ' in metrics_of(leader))
+    assert "bursar_database_free_bytes{" not in metrics_of(leader)
     assert follower.call("GET", "/readyz") == (200, "ok\n")
     pair.assert_exact(follower)
     span = f"from={now_ms() - HOUR}&to={now_ms()}"

@@ -179,6 +179,8 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
     assert status == 200
     assert "s behind the API server's, whose time is used; set it right" in said
     assert "bursar_clock_offset_seconds -3" in timekeeper.call("GET", "/metrics")[1]
+    for name in ("bytes", "free_bytes"):
+        assert f'bursar_database_{name}{{kind="sqlite"}} ' in timekeeper.call("GET", "/metrics")[1]
 
 
 def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(

@@ -18,7 +18,8 @@ from timekeeper.runtime.peers import NO_PEERS, Peers
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``families``: those that are listened on; ``peers``: the roles that simulations ask;
-    ``open_metrics``: `/metrics` needs no token."""
+    ``open_metrics``: `/metrics` needs no token; ``retain_use_ms``: how long measured use is kept, 0: for
+    ever."""
 
     ledger: LedgerReader
     gate: Gate
@@ -30,6 +31,7 @@ class Services:
     families: tuple[str, ...] = ()
     peers: Peers = NO_PEERS
     open_metrics: bool = False
+    retain_use_ms: int = 0
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
     report_pages: ReportSeats = field(default_factory=ReportSeats)
     shared: SharedAnswers = field(default_factory=SharedAnswers)

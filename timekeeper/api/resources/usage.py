@@ -37,6 +37,7 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
+from timekeeper.api.sheets.usage import HOUR_MS
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection
 from timekeeper.runtime.http.problem_details import bad
@@ -47,7 +48,7 @@ _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
 class UsageRow(_Times, AmountAnswer):
     """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
     several time ranges; `requested` to `usedBy` if use was requested. `unused`: measured and not used, summed
-    by session and hour."""
+    by session and hour. `measured` to `usedBy` are null for a time of which no measured use is kept."""
 
     namespace: NotRequired[str]
     group: NotRequired[str]
@@ -64,9 +65,9 @@ class UsageRow(_Times, AmountAnswer):
     posted: int
     pending: int
     requested: NotRequired[int]
-    measured: NotRequired[int]
-    used: NotRequired[int]
-    unused: NotRequired[int]
+    measured: NotRequired[int | None]
+    used: NotRequired[int | None]
+    unused: NotRequired[int | None]
     usedBy: NotRequired[Literal["node", "tenant", "node and tenant"] | None]
 
 
@@ -225,6 +226,7 @@ def _question(services: Services, call: Call) -> ReportQuery:
         beside=_beside(call, zone, is_focus),
         order=order,
         clusters=services.ledger.cluster_names(),
+        use_since_ms=_use_since_ms(services, now_ms),
     )
     if asked.has_too_many_steps:
         raise bad("from", f"the time range has more than 10,000 steps of one {asked.step}")
@@ -232,6 +234,12 @@ def _question(services: Services, call: Call) -> ReportQuery:
         return asked
     _, _, step_ms, *key = place
     return replace(asked, after=(step_ms, (*key, *(_BEYOND for _ in columns[len(telling) :]))))
+
+
+def _use_since_ms(services: Services, now_ms: int) -> int:
+    """From when on measured use is kept: of hours that began earlier it is deleted."""
+    retain_ms = services.retain_use_ms
+    return -(-(now_ms - retain_ms) // HOUR_MS) * HOUR_MS if retain_ms else 0
 
 
 def _order(call: Call, is_focus: bool) -> str:

@@ -29,8 +29,8 @@ HOUR_MS = 3_600_000  # measured use is kept by the hour
 
 def busy(row: Json) -> tuple[int, int]:
     """What was used of what was measured: of a card that the pod has a part of, that part at most."""
-    measured = int(row["measured"])
-    return measured - int(row["unused"]), measured
+    measured = int(row["measured"] or 0)
+    return measured - int(row["unused"] or 0), measured
 
 
 def _group(key: str, title: str, kind: CellKind, about: str) -> Column:
@@ -80,6 +80,8 @@ def _by_the_hour(answer: Json, _now_ms: int) -> Iterator[str]:
     """From when on use is measured in a time that begins within an hour."""
     if not any("measured" in row for row in answer["rows"]):
         return
+    if any(row["measured"] is None for row in answer["rows"]):
+        yield "Use that was measured longer ago than --retain-use is not kept."
     hour_ms = -(-answer["from"] // HOUR_MS) * HOUR_MS
     if hour_ms != answer["from"]:
         yield f"Measured by the hour: from {moment(hour_ms)}."
@@ -106,7 +108,7 @@ CHARGED = (
 )
 OF_USE = (
     INTEGER("requested", "Requested", "what the pods held, unweighted, in the time they were charged for"),
-    INTEGER("measured", "Measured", "of that, what was measured"),
+    INTEGER("measured", "Measured", "of that, what was measured; empty where that is not kept"),
     INTEGER("used", "Used", "what was used then"),
     INTEGER("unused", "Unused", "what was measured and not used, by session and hour"),
     TEXT("usedBy", "Used by", "the source of these figures"),

@@ -1,5 +1,6 @@
 """The connection to the database: transactions that read or write, and two kinds of failure."""
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from sqlalchemy.engine import URL
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.postgresql import PostgreSQL
-from timekeeper.store.engine.sqlite import MOUNTS, Sqlite, file_of, network_file_system
+from timekeeper.store.engine.sqlite import MOUNTS, Sqlite, beside, file_of, network_file_system
 
 Connection = sqlalchemy.Connection
 
@@ -100,6 +101,17 @@ class Store:
         if self.is_shared:
             with self.writing() as connection:
                 connection.exec_driver_sql("DELETE FROM terms WHERE false")
+
+    def space(self) -> tuple[int, int | None]:
+        """The bytes of the database, and those free on its volume; None: unknown. Raises UnavailableError or
+        OSError."""
+        if self.is_shared:
+            with self.reading() as connection:
+                size = select(func.pg_database_size(func.current_database()))
+                return int(connection.execute(size).scalar_one()), None
+        file = file_of(self.engine.url).absolute()
+        there = (path for path in (file, *beside(file)) if path.exists())
+        return sum(path.stat().st_size for path in there), shutil.disk_usage(file.parent).free
 
     def close(self) -> None:
         """Close what is idle."""

@@ -106,6 +106,8 @@ def _keeps_a_log(connection: sqlite3.Connection, last_try: bool) -> bool:
     """Try once to switch the file to WAL; False while another process is switching it: SQLite does not wait
     for that lock."""
     try:
+        if not connection.execute("PRAGMA page_count").fetchone()[0]:  # a new file: later it has no effect
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
     except sqlite3.OperationalError as error:
         if last_try or not _is_busy(error):
