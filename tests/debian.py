@@ -13,6 +13,7 @@ NEEDED = {
     "buildah": ("buildah",),
     "mmdebstrap": ("mmdebstrap", "debian-archive-keyring"),
     "chromium": ("chromium", "fonts-dejavu-core"),
+    "mkfs.ext4": ("e2fsprogs",),
 }
 # library, by its name for pkg-config -> packages; a real node's runc is built with it
 LIBRARIES = {"libseccomp": ("libseccomp-dev",)}

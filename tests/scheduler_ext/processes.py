@@ -26,10 +26,17 @@ SMALL = {
 class Process:
     """One role process after another on the same port, with the same flags; what they say is in ``log``.
     ``through``: the module that runs it, in place of Python itself. ``traced``: it is ended in order, so that
-    coverage has its data."""
+    coverage has its data. ``prefix``: comes before the command."""
 
-    def __init__(self, folder: Path, *flags: str, through: Sequence[str] = (), traced: bool = False) -> None:
-        self._traced = traced
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        through: Sequence[str] = (),
+        traced: bool = False,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self._traced, self._prefix = traced, prefix
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "extender.log"
@@ -41,7 +48,7 @@ class Process:
         """Start it; it is not waited for."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
-                [sys.executable, "-m", *self._module, *self._flags],
+                [*self._prefix, sys.executable, "-m", *self._module, *self._flags],
                 cwd=ROOT,
                 stderr=log,
                 env=environment(self._traced),

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
@@ -215,9 +215,10 @@ def events(log: str) -> list[str]:
 
 
 class Sidecar:
-    """A real ``python -m sidecar`` and the folder it lives in: token, CA and spool."""
+    """A real ``python -m sidecar`` and the folder it lives in: token, CA and spool. ``prefix``: comes before
+    the command."""
 
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+    def __init__(self, folder: Path, environ: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self.folder = folder
         self._log = folder / "log"
         inherited = {
@@ -225,7 +226,10 @@ class Sidecar:
         }
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sidecar"], cwd=ROOT, stderr=log, env={**inherited, **environ}
+                [*prefix, sys.executable, "-m", "sidecar"],
+                cwd=ROOT,
+                stderr=log,
+                env={**inherited, **environ},
             )
 
     def log(self) -> str:
@@ -258,9 +262,9 @@ def variables(folder: Path, url: str, authority: LocalAuthority, **more: str) ->
 
 
 @contextmanager
-def beating(folder: Path, environ: dict[str, str]) -> Iterator[Sidecar]:
+def beating(folder: Path, environ: dict[str, str], prefix: Sequence[str] = ()) -> Iterator[Sidecar]:
     """A sidecar that is gone at the end, whatever happened."""
-    sidecar = Sidecar(folder, environ)
+    sidecar = Sidecar(folder, environ, prefix)
     try:
         yield sidecar
     finally:

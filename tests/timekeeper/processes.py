@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Process:
     running: "subprocess.Popen[bytes] | None" = None
     url: str = ""
     traced: bool = False
+    prefix: Sequence[str] = ()  # before its command
 
     @property
     def database(self) -> Path:
@@ -49,7 +50,14 @@ class Process:
         """Its command line."""
         files = {"tls-cert": "tls.crt", "tls-key": "tls.key", "ca": "ca.crt"}
         return [
-            *(sys.executable, "-m", "timekeeper", f"--listen=127.0.0.1:{self.port}", "--workers=1"),
+            *(
+                *self.prefix,
+                sys.executable,
+                "-m",
+                "timekeeper",
+                f"--listen=127.0.0.1:{self.port}",
+                "--workers=1",
+            ),
             *(f"--{flag}={self.folder / name}" for flag, name in files.items()),
             f"--database={self.url or f'sqlite:///{self.database}'}",
             f"--kubeconfig={self.kubeconfig}",

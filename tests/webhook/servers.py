@@ -35,7 +35,7 @@ def runs(pid: int) -> bool:
 
 class Webhook:
     """``python -m webhook`` with these flags, ready; ended by SIGTERM. ``through``: the module that runs it,
-    in place of Python itself."""
+    in place of Python itself. ``prefix``: comes before the command."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Webhook:
         *flags: str,
         workers: int = 2,
         through: Sequence[str] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
         self.tls, self.port = tls, free_port()
         self.log_file = folder / "webhook.log"
@@ -52,6 +53,7 @@ class Webhook:
         token.write_text("the-token\n")
         self.command = [
             *(
+                *prefix,
                 sys.executable,
                 "-m",
                 *through,

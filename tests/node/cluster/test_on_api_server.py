@@ -27,6 +27,7 @@ from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
 from tests.support.control_plane import apply_files, kubectl
+from tests.support.shape import installed, shape_of
 from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
@@ -530,3 +531,14 @@ def test_the_agent_ends_at_once_also_while_nvml_hangs(world: World, tmp_path: Pa
         agent.cards(TWO + "hang nvmlDeviceGetMemoryInfo_v2\n")
         eventually(lambda: set(agent.healthy().values()) == {False})
         assert agent.stop() == 0
+
+
+def test_as_installed_it_writes_its_inventory_and_nothing_else(world: World, tmp_path: Path) -> None:
+    world.make_node("installed")
+    agent = Agent(world, tmp_path, "installed", TWO)
+    with installed(shape_of("agent"), agent.files, tmp_path) as here:
+        agent.command = [*here.prefix, *agent.command]
+        with until_killed(agent):
+            eventually(agent.is_whole)
+            assert agent.process is not None
+            here.check(agent.process.pid)

@@ -1,11 +1,10 @@
 """What SQLite sorts lies beside the ledger: as installed, `/tmp` is small memory on a read-only root."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from deploy.local.limits import LONGEST_S
 from tests.packaging.checkout import ROOT
 from tests.support.clock import Clock
+from tests.support.shape import installed, shape_of
 from tests.timekeeper.rows import POSTING, SESSION
 from tests.timekeeper.worlds import DAY, T0, Town
 from timekeeper.store.engine import sqlite
@@ -23,17 +23,14 @@ PODS = 20_000
 MIDNIGHT = T0 - T0 % DAY
 MONTH = f"/v1/usage?from={MIDNIGHT}&to={MIDNIGHT + DAY}&sort=-gpuHours"
 REPORTS = (f"{MONTH}&group=pod&limit=10", f"{MONTH}&group=owner&format=csv")
-# in a mount namespace of its own: the folder that SQLite would take has 64 KiB
-SMALL = 'mount -t tmpfs -o size=64k none "$SQLITE_TMPDIR" || exit 9; exec "$@"'
+SMALL = 64 * 1024  # of /tmp, for so few pods
 ASK = "import sys; from tests.timekeeper.process.test_temporary_files import ask; ask(sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
-def ledger() -> Iterator[Path]:
-    """A day of 20,000 pods, outside of ``/tmp``."""
-    folder = ROOT / "build" / "sorted"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A day of 20,000 pods."""
+    folder = tmp_path_factory.mktemp("sorted")
     town = Town(folder)
     pods = [f"pod-{number:05}-{number:064x}" for number in range(PODS)]
     times = {
@@ -49,13 +46,14 @@ def ledger() -> Iterator[Path]:
         connection.execute(SESSIONS.insert(), rows)
         connection.execute(POSTINGS.insert(), [{**POSTING, **span, "session_uid": pod} for pod in pods])
     town.close()
-    yield folder
-    shutil.rmtree(folder)
+    return folder
 
 
 def ask(folder: str) -> None:
-    """Print the statuses of the reports and the problem of the last one, and how many rows they have."""
-    town = Town(Path(folder), Clock(T0))
+    """Print the statuses of the reports, and how many rows the last one has; of a copy on the volume."""
+    volume = Path(folder) / "ledger"
+    shutil.copy(f"{folder}/ledger.db", volume)
+    town = Town(volume, Clock(T0))
     answers = [town.get(path) for path in REPORTS]
     size = len(answers[1].text.splitlines())
     print(json.dumps({"statuses": [answer.status_code for answer in answers], "lines": size}))
@@ -63,12 +61,11 @@ def ask(folder: str) -> None:
 
 
 def asked(ledger: Path) -> Any:
-    (small := ledger / "tmp").mkdir(exist_ok=True)
-    command = ["unshare", "--mount", "sh", "-c", SMALL, "sh", sys.executable, "-c", ASK, str(ledger)]
-    environment = os.environ | {"SQLITE_TMPDIR": str(small)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST_S
-    )
+    shape = shape_of("timekeeper")
+    volumes = {**shape.volumes, "tmp": replace(shape.volumes["tmp"], size=SMALL)}
+    with installed(replace(shape, volumes=volumes), ledger) as here:
+        command = [*here.prefix, sys.executable, "-c", ASK, str(ledger)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
