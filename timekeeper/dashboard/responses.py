@@ -1,5 +1,6 @@
 """Answers that are no page of the API's figures: rendered templates, problems and redirections."""
 
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from flask import Response, current_app, g, make_response, redirect, render_template, request
@@ -35,6 +36,8 @@ def problem_page(status: int, detail: str, **values: object) -> Response:
     """A page that says why there is no other."""
     page = rendered("problem.html", status=status, detail=detail, **values)
     page.status_code = status
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        page.headers["Retry-After"] = "2"  # as the API says it
     return page
 
 

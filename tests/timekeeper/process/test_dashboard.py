@@ -797,3 +797,14 @@ def test_a_login_leads_to_the_page_that_was_shown_last_unless_another_is_asked_f
     client.set_cookie("bursar-page", "//elsewhere.example", domain="bursar.test")
     assert log_in(client).headers["Location"] == "/"
     made.close()
+
+
+def test_a_page_for_which_too_much_is_in_work_says_when_to_come_again(dashboards: Dashboards) -> None:
+    client, shared = dashboards.client(), dashboards.books.services.shared
+    log_in(client)
+    shared._bytes, shared._wait_s = shared._most_bytes, 0
+
+    answer = client.get("/", base_url=URL)
+
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+    assert "too many large answers" in answer.text

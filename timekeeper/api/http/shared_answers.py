@@ -1,9 +1,11 @@
 """Answers that are in work: one of a kind at a time, shared by the requests that wait for it, and no more
 bytes than the process has memory for."""
 
+import ctypes
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from threading import Condition
+from threading import Condition, Thread
 
 from flask import Response
 
@@ -13,6 +15,11 @@ from timekeeper.runtime.http.problem_details import unavailable
 # two workers hold half at rest, which leaves 256 MiB to each worker.
 MOST_BYTES = 24 * 1024 * 1024
 WAIT_S = 20.0
+
+# Each of glibc's arenas, and so each thread, keeps what it once had: of a burst two thirds stay. After an
+# answer of so many bytes it is given back so often; once takes some milliseconds.
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+_LARGE, _TRIMS, _TRIM_EVERY_S = 1024 * 1024, 10, 2.0
 
 _Whole = tuple[bytes, int, list[tuple[str, str]]]
 
@@ -27,6 +34,7 @@ class SharedAnswers:
         self._making: set[Hashable] = set()
         self._largest: dict[Hashable, int] = {}  # by kind, in bytes
         self._bytes = 0  # of those that are made
+        self._trims = 0  # how many are still to come
 
     def get(self, key: Hashable, kind: Hashable, make: Callable[[], Response]) -> Response:
         """The answer of this key. ``kind``: of answers that are about as large. Raises what ``make`` raises,
@@ -66,3 +74,15 @@ class SharedAnswers:
                 self._making.remove(key)
                 self._bytes -= taken
                 self._changed.notify_all()
+                if len(body) >= _LARGE:
+                    trims, self._trims = self._trims, _TRIMS
+                    if trims <= 0:
+                        Thread(target=self._give_back, name="trim", daemon=True).start()
+
+    def _give_back(self) -> None:
+        """More than once, for a page has what it shows for longer than the answer is in work."""
+        while self._trims > 0:
+            time.sleep(_TRIM_EVERY_S)
+            _TRIM(0)
+            with self._changed:
+                self._trims -= 1
