@@ -17,8 +17,9 @@ from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, Route
 
 # kube-scheduler filters and prioritizes for one pod at a time, and binds meanwhile. Each verb has threads of
-# its own: a bind that waits for the API server keeps no filter waiting.
-_THREADS = 4
+# its own: a bind that waits for the API server keeps no filter waiting. The other verbs only compute, and
+# several threads that compute take turns at a cost.
+_THREADS = 1
 
 # the body, the result for the metrics, and the fields of the log line; dryrun and prioritize write none
 _Verb = Literal["filter", "dryrun", "prioritize", "preempt", "bind"]

@@ -193,18 +193,18 @@ class _Column:
         reasons, short = self.reasons[rows], self.short[rows]
         refused = reasons != _FITS
         if not refused.any():
-            return FilterResult(names if isinstance(names, NameList) else list(names), {}, {})
+            return FilterResult(self._fitting(names, rows), {}, {})
         refusals = [each or refusal.UNKNOWN_NODE for each in self.refusals]
         return FilterResult(
-            fits=self._fitting(names, rows, ~refused),
+            fits=self._fitting(compress(names, (~refused).tobytes()), rows[~refused]),
             short=_refusals(names, np.flatnonzero(refused & short), reasons, refusals),
             refused=_refusals(names, np.flatnonzero(refused & ~short), reasons, refusals),
         )
 
-    def _fitting(self, names: Sequence[str], rows: NDArray[np.int64], fits: NDArray[np.bool_]) -> NameList:
+    def _fitting(self, names: Iterable[str], rows: NDArray[np.int64]) -> NameList:
         """The nodes that filter returns come back in prioritize, so their rows are remembered."""
-        found = NameList(compress(names, fits.tobytes()))
-        found.rows = self.rows, rows[fits]
+        found = NameList(names)
+        found.rows = self.rows, rows
         return found
 
     def _widen(self) -> None:

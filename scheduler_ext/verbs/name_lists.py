@@ -1,9 +1,8 @@
-"""Lists of node names by their bytes: equal bytes are equal names, so a list that was read or written lately
-is not parsed again.
+"""Lists of node names by their bytes: equal bytes are equal names, so a list that was written lately is not
+parsed.
 
-kube-scheduler sends the names of all candidates with each call, 87 KB for 5,000 nodes, and sends filter's
-answer back to prioritize. Where a filter gets 5,000 names again as they were, its caller waits for 0.46 ms in
-place of 1.08, and where they come in another order, as they do from kube-scheduler, for 1.24.
+kube-scheduler sends filter's answer back to prioritize, 87 KB for 5,000 nodes, which then takes 0.26 ms in
+place of 0.75. Its calls of filter have the names in another order each time.
 """
 
 from functools import cached_property
@@ -50,15 +49,6 @@ class KnownLists:
                 return b"%b%b[]%b" % (body[: -len(end)], _KEY, _END), names
         return body, None
 
-    def learned(self, body: bytes, names: list[str]) -> list[str]:
-        """The names that were read from this body. They are known from now on if the body ends with them as
-        Go writes them."""
-        if len(names) < FEWEST_NAMES:
-            return names
-        listed = NameList(names)
-        end = listed.end
-        return self._remember(end, listed) if body.endswith(end) else names
-
     def written(self, names: list[str]) -> bytes:
         """The JSON array of these names, which are known from now on."""
         listed = names if isinstance(names, NameList) else NameList(names)
@@ -66,9 +56,8 @@ class KnownLists:
             self._remember(listed.end, listed)
         return listed.text
 
-    def _remember(self, end: bytes, names: NameList) -> NameList:
+    def _remember(self, end: bytes, names: NameList) -> None:
         if self._lists and self._lists[0][1] is names:
-            return names
+            return
         others = (each for each in self._lists if each[1] is not names)
         self._lists = ((end, names), *others)[:MAX_LISTS]
-        return names

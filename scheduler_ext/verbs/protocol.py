@@ -69,7 +69,7 @@ def read_extender_args(body: bytes, lists: KnownLists) -> ExtenderArgs:
     names = [] if names is None else names
     if not isinstance(names, list) or not set(map(type, names)) <= {str}:
         raise MalformedArgsError("NodeNames must be an array of texts")
-    return ExtenderArgs(pod, lists.learned(body, names), None)
+    return ExtenderArgs(pod, names, None)
 
 
 def read_binding_args(body: bytes) -> BindingArgs:

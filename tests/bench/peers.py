@@ -6,10 +6,11 @@ nodes of 8 cards and P running pods as GAS leaves them. T times GAS, Bursar and 
 before it, by turns and one alone, with TLS and certificates on both sides.
 
 A turn starts the extender and asks for a full node until it is refused: the first right answer. It filters
-over all nodes, 2 K times more while nothing changes, and looks at the memory of all its processes. Then K
-pods one after another, and K more F at a time, are each filtered over all nodes, prioritized where the
-extender has that verb, and bound to the best node, else to any that fits. At last they are deleted. The table
-has the medians of the turns, and how many times better than GAS they are.
+over all nodes, 2 K times more while nothing changes, and looks at the memory of all its processes; the names
+come in another order each time, as from kube-scheduler. Then K pods one after another, and K more F at a
+time, are each filtered over all nodes, prioritized where the extender has that verb, and bound to the best
+node, else to any that fits. At last they are deleted. The table has the medians of the turns, and how many
+times better than GAS they are.
 """
 
 import http.client
@@ -77,6 +78,21 @@ ANSWER_WITHIN_S = 500.0
 def request(millicores: int, cards: int = 1) -> dict[str, str]:
     """What a container requests in GAS's dialect: so much in all, divided evenly among the cards."""
     return {"gpu.intel.com/i915": str(cards), "gpu.intel.com/millicores": str(millicores), "cpu": "1"}
+
+
+WORKERS, CHUNK = 16, 70  # of kube-scheduler, with 5,000 nodes
+ORDERS = 100
+
+
+def orders_of(names: list[str]) -> list[list[str]]:
+    """The names as kube-scheduler sends them: from where its last filter ended, and in the order in which its
+    workers, with a chunk each, find that their nodes fit."""
+    rng, orders = random.Random(3), []
+    for _ in range(ORDERS):
+        start = rng.randrange(len(names))
+        places = ((at // (WORKERS * CHUNK), at % CHUNK + rng.random(), at) for at in range(len(names)))
+        orders.append([names[(start + at) % len(names)] for _, _, at in sorted(places)])
+    return orders
 
 
 SIZES = (request(500), request(200), request(1_000), request(800), request(300), request(400, 2))
@@ -194,12 +210,12 @@ class Contestant:
             return orjson.loads(answer), took
 
     def schedule(
-        self, connection: http.client.HTTPSConnection, raw: Json, names: list[str], rng: random.Random
+        self, connection: http.client.HTTPSConnection, raw: Json, orders: list[list[str]], rng: random.Random
     ) -> float:
         """The milliseconds of the verbs for one pod, until it is bound."""
         total = 0.0
         for _ in range(20):
-            asked = {"Pod": raw, "Nodes": None, "NodeNames": names}
+            asked = {"Pod": raw, "Nodes": None, "NodeNames": rng.choice(orders)}
             found, took = self.call(connection, "filter", asked)
             total += took
             fits = found["NodeNames"]
@@ -287,33 +303,34 @@ def memory(pid: int) -> Json:
     }
 
 
-def alone(contestant: Contestant, names: list[str], calls: int) -> Json:
+def alone(contestant: Contestant, orders: list[list[str]], calls: int) -> Json:
     """So many filters while nothing changes. The first of each size does not count."""
-    connection, times = contestant.connection(), []
+    connection, rng, times = contestant.connection(), random.Random(3), []
     for number in range(-len(SIZES), calls):
         raw = pod(f"alone-{number}", SIZES[number % len(SIZES)], {})
-        _, took = contestant.call(connection, "filter", {"Pod": raw, "Nodes": None, "NodeNames": names})
+        asked = {"Pod": raw, "Nodes": None, "NodeNames": rng.choice(orders)}
+        _, took = contestant.call(connection, "filter", asked)
         times.append(took)
     connection.close()
     parts = figures(times[len(SIZES) :])
     return {f"filter {part}, ms": parts[part] for part in ("p50", "p99")}
 
 
-def one_by_one(contestant: Contestant, waiting: list[Json], names: list[str]) -> Json:
+def one_by_one(contestant: Contestant, waiting: list[Json], orders: list[list[str]]) -> Json:
     """These pods one after another."""
     connection, rng = contestant.connection(), random.Random(2)
-    total_ms = sum(contestant.schedule(connection, raw, names, rng) for raw in waiting)
+    total_ms = sum(contestant.schedule(connection, raw, orders, rng) for raw in waiting)
     connection.close()
     return {"pods/s, one by one": 1_000 * len(waiting) / total_ms}
 
 
-def in_flight(contestant: Contestant, waiting: list[Json], names: list[str], flight: int) -> Json:
+def in_flight(contestant: Contestant, waiting: list[Json], orders: list[list[str]], flight: int) -> Json:
     """These pods, ``flight`` of them at a time, each on a connection of its own."""
 
     def run(part: list[Json]) -> None:
         rng, connection = random.Random(part[0]["metadata"]["name"]), contestant.connection()
         for raw in part:
-            contestant.schedule(connection, raw, names, rng)
+            contestant.schedule(connection, raw, orders, rng)
         connection.close()
 
     parts = [waiting[at::flight] for at in range(min(flight, len(waiting)))]
@@ -323,18 +340,18 @@ def in_flight(contestant: Contestant, waiting: list[Json], names: list[str], fli
     return {f"pods/s, {flight} in flight": len(waiting) / (time.perf_counter() - began)}
 
 
-def turn(contestant: Contestant, api: Api, names: list[str], calls: int, flight: int) -> Json:
+def turn(contestant: Contestant, api: Api, orders: list[list[str]], calls: int, flight: int) -> Json:
     """The figures of one extender from its start on. The pods that it binds are gone afterwards."""
-    begun = start(contestant, names)
-    filters = alone(contestant, names, 2 * calls)
+    begun = start(contestant, orders[0])
+    filters = alone(contestant, orders, 2 * calls)
     held = memory(contestant.process.pid)
     raws = (pod(f"new-{number}", SIZES[number % len(SIZES)], NEW) for number in range(2 * calls))
     waiting = create(api, PODS, raws)
     for raw in waiting:
         del raw["metadata"]["managedFields"]  # kube-scheduler does not keep them
     time.sleep(1)  # for the extender's watch
-    pace = one_by_one(contestant, waiting[:calls], names)
-    pace |= in_flight(contestant, waiting[calls:], names, flight)
+    pace = one_by_one(contestant, waiting[:calls], orders)
+    pace |= in_flight(contestant, waiting[calls:], orders, flight)
     accepted(api.call("DELETE", NEW_PODS, timeout_s=LONGEST_S))
     return {key: round(number, 2) for key, number in (filters | pace | begun | held).items()}
 
@@ -356,11 +373,11 @@ def main() -> int:
     names = [f"node-{at}" for at in range(given.nodes)]
     rows: dict[str, list[Json]] = {way: [] for way in WAYS}
     with cluster(names, given.pods) as (cp, api):
-        tls = certificates(cp.folder / "tls")
+        tls, orders = certificates(cp.folder / "tls"), orders_of(names)
         for number in range(given.turns):
             for way in WAYS:
                 with started(way, Path(path), cp, tls) as contestant:
-                    row = turn(contestant, api, names, given.calls, given.flight)
+                    row = turn(contestant, api, orders, given.calls, given.flight)
                 rows[way].append(row)
                 print(f"turn {number + 1} of {given.turns}: {way} {row}", file=sys.stderr, flush=True)
     print(f"{given.nodes} nodes x {CARDS} cards, {given.pods} bound pods")

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.bench.peers import FULL, bound_pods, main, medians, table
+from tests.bench.peers import FULL, ORDERS, bound_pods, main, medians, orders_of, table
 
 
 def test_bound_pods_fit_on_their_cards_and_fill_one_node() -> None:
@@ -20,6 +20,15 @@ def test_bound_pods_fit_on_their_cards_and_fill_one_node() -> None:
     assert {place for place, each in held.items() if each == 1_000} == {
         (FULL, f"card{at}") for at in range(8)
     }
+
+
+def test_each_order_has_every_name_once_and_is_another() -> None:
+    names = [f"node-{at}" for at in range(2_000)]
+
+    orders = orders_of(names)
+
+    assert all(sorted(each) == sorted(names) for each in orders)
+    assert len({tuple(each) for each in orders}) == ORDERS
 
 
 def test_the_table_shows_how_many_times_better_each_of_ours_is() -> None:
