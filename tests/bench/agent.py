@@ -23,6 +23,7 @@ from tests.bench.sidecar import cpu_s, memory_mib
 from tests.deploy.reading import MANIFESTS
 from tests.node.cluster.test_on_api_server import Agent, World
 from tests.scheduler_ext.processes import Process
+from tests.support.shape import installed, shape_of
 
 Json = dict[str, Any]
 
@@ -49,22 +50,30 @@ class Bench:
         world.make_node(NODE)
         self.agent = Agent(world, folder, NODE, described())
         self.agent.command = [each for each in self.agent.command if "look-every" not in each]
-        self.extender = Process(folder, f"--kubeconfig={cp.admin_kubeconfig}")
+        (files := folder / "extender").mkdir()
+        self._kubeconfig = f"--kubeconfig={cp.admin_kubeconfig}"
+        self._folder, self._seen = files, (folder, cp.folder)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[int]:
-        """Both, until every card is used; the agent's process."""
-        self.agent.start()
-        self.extender.start()
-        try:
-            self.extender.ready()
-            _until(lambda: self.healthy() == CARDS)
-            process = self.agent.process
-            assert process is not None
-            yield process.pid
-        finally:
-            self.agent.stop()
-            self.extender.kill()
+        """Both as installed, until every card is used; the agent's process."""
+        with (
+            installed(shape_of("agent"), self.agent.files, *self._seen) as agents,
+            installed(shape_of("extender"), self._folder, *self._seen) as extenders,
+        ):
+            self.agent.command = [*agents.prefix, *self.agent.command]
+            self.extender = Process(self._folder, self._kubeconfig, prefix=extenders.prefix)
+            self.agent.start()
+            self.extender.start()
+            try:
+                self.extender.ready()
+                _until(lambda: self.healthy() == CARDS)
+                process = self.agent.process
+                assert process is not None
+                yield process.pid
+            finally:
+                self.agent.stop()
+                self.extender.kill()
 
     def healthy(self) -> int:
         """How many cards the extender uses."""

@@ -22,6 +22,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
 from tests.bench.command import arguments, write
 from tests.scheduler_ext.processes import Process
+from tests.support.shape import installed, shape_of
 
 AT_ONCE = 8
 CARDS = 8
@@ -30,7 +31,11 @@ PODS = "/api/v1/namespaces/default/pods"
 
 def measure(pods: int) -> dict[str, Any]:
     """One run on a control plane of its own."""
-    with ControlPlane() as plane, tempfile.TemporaryDirectory() as folder:
+    with (
+        ControlPlane() as plane,
+        tempfile.TemporaryDirectory() as folder,
+        installed(shape_of("extender"), Path(folder), plane.folder) as here,
+    ):
         nodes = [f"n{at}" for at in range(pods // (10 * CARDS) + 1)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(
@@ -39,7 +44,7 @@ def measure(pods: int) -> dict[str, Any]:
                 )
             )
             made = list(pool.map(lambda at: _waiting(plane, at), range(pods)))
-        process = Process(Path(folder), f"--kubeconfig={plane.admin_kubeconfig}")
+        process = Process(Path(folder), f"--kubeconfig={plane.admin_kubeconfig}", prefix=here.prefix)
         begun = time.monotonic()
         process.start()
         try:

@@ -13,6 +13,7 @@ from deploy.local.golang import Workshop, find_go, install_go
 from deploy.local.ports import free_port
 from deploy.local.tools import cache_folder
 from tests.support.processor_time import family, running
+from tests.support.shape import installed, shape_of
 from tests.support.tls import Tls
 from tests.webhook.servers import Webhook
 
@@ -108,8 +109,11 @@ def minimal_go(program: Path, tls: Tls, folder: Path, name: str = "Go") -> Itera
 
 @contextmanager
 def ours(tls: Tls, timekeeper_url: str, folder: Path) -> Iterator[Contestant]:
-    """Bursar's webhook, serving with its default number of workers."""
-    with Webhook(folder, tls, timekeeper_url, workers=WORKERS) as webhook:
+    """Bursar's webhook as installed, serving with its default number of workers."""
+    with (
+        installed(shape_of("webhook"), folder, tls.folder) as here,
+        Webhook(folder, tls, timekeeper_url, workers=WORKERS, prefix=here.prefix) as webhook,
+    ):
         yield Contestant("Bursar", webhook.port, webhook.process.pid)
 
 

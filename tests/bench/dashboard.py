@@ -10,15 +10,15 @@ import gc
 import os
 import statistics
 import sys
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import insert
 from werkzeug.test import Client
 
-from tests.bench.command import arguments, write
+from tests.bench.command import TO_STDOUT, arguments, figures, timekeeper, write
 from tests.timekeeper.books import Run, days, posting_row, session_row
 from tests.timekeeper.dashboards import ADMIN, READER, Dashboards, log_in, on_node, waits
 from tests.timekeeper.worlds import DAY, HOUR, T0
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 CARDS = 8
 PAGES = (
     "/",
-    "/?sort=name&page=7",
+    "/?sort=namespace&page=7",
     "/namespaces/team-a",
     "/groups",
     "/groups/g7",
@@ -188,30 +188,35 @@ def _spread(name: str, times: list[float]) -> Json:
 
 def main() -> None:
     """Prints the table and writes the JSON."""
-    flags = {
+    flags: dict[str, tuple[int | float | str, str]] = {
         "namespaces": (1_000, ""),
         "nodes": (5_000, ""),
         "pods": (40_000, ""),
         "rounds": (20, "of each page"),
+        "database": ("", "an empty one, by its URL; else a new one on the volume, as installed"),
     }
     asked = arguments(__doc__, **flags)
+    if not asked.database:
+        with timekeeper() as (here, url):
+            numbers = [f"--{name}={getattr(asked, name)}" for name in flags if name != "database"]
+            return write(asked.json, figures(here, "dashboard", f"--database={url}", *numbers, TO_STDOUT))
     found: Json = {}
-    with tempfile.TemporaryDirectory() as folder:
-        made = Dashboards(Path(folder))
-        began = time.perf_counter()
-        fill(made, asked.namespaces, asked.nodes, asked.pods)
-        print(f"made in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        gc.collect()
-        gc.freeze()  # as the server does before its workers begin
-        print(f"{'page, ms':<46}" + "".join(f"{each:>12}" for each in COLUMNS))
-        for bearer, paths in ((ADMIN, PAGES), (READER, OF_ONE)):
-            client = made.client()
-            log_in(client, bearer)
-            for path in paths:
-                name = path if bearer == ADMIN else f"{path} (of one)"
-                found[name] = ask(client, path, asked.rounds)
-                print(f"{name:<46}" + "".join(f"{found[name][each]:>12}" for each in COLUMNS), flush=True)
-        made.close()
+    made = Dashboards(Path(), database_url=asked.database)
+    began = time.perf_counter()
+    fill(made, asked.namespaces, asked.nodes, asked.pods)
+    show = partial(print, file=sys.stderr)
+    show(f"made in {time.perf_counter() - began:.0f} s")
+    gc.collect()
+    gc.freeze()  # as the server does before its workers begin
+    show(f"{'page, ms':<46}" + "".join(f"{each:>12}" for each in COLUMNS))
+    for bearer, paths in ((ADMIN, PAGES), (READER, OF_ONE)):
+        client = made.client()
+        log_in(client, bearer)
+        for path in paths:
+            name = path if bearer == ADMIN else f"{path} (of one)"
+            found[name] = ask(client, path, asked.rounds)
+            show(f"{name:<46}" + "".join(f"{found[name][each]:>12}" for each in COLUMNS))
+    made.close()
     write(asked.json, found)
 
 

@@ -15,9 +15,7 @@ import multiprocessing
 import os
 import queue
 import random
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -33,9 +31,10 @@ from urllib.parse import parse_qs, urlsplit
 import jsonpatch
 
 from deploy.local.limits import LONGEST_S
-from tests.bench.command import arguments, write
+from tests.bench.command import arguments, started, write
 from tests.support.http_server import JsonHandler
 from tests.support.kubeconfig import kubeconfig
+from tests.support.shape import installed, shape_of
 
 Json = dict[str, Any]
 
@@ -365,19 +364,18 @@ def stand_in(objects: Objects) -> Iterator[int]:
 
 @contextmanager
 def extender(api_port: int, folder: Path) -> Iterator[tuple[int, int, float]]:
-    """A real extender before it; its port, the process id of its worker, and how long its start took."""
+    """A real extender before it, as installed; its port, the process id of its worker, and how long its
+    start took."""
     config = kubeconfig(folder, f"http://127.0.0.1:{api_port}")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
+    flags = [f"--kubeconfig={config}", f"--listen=127.0.0.1:{port}"]
     began = time.perf_counter()
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler_ext", f"--kubeconfig={config}", f"--listen=127.0.0.1:{port}"],
-            cwd=ROOT,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
+    with (
+        installed(shape_of("extender"), folder) as here,
+        (folder / "log").open("wb") as log,
+        started([*here.prefix, sys.executable, "-m", "scheduler_ext", *flags], log) as process,
+    ):
         while not _ready(port):
             if process.poll() is not None:
                 raise SystemExit((folder / "log").read_text())
@@ -385,9 +383,6 @@ def extender(api_port: int, folder: Path) -> Iterator[tuple[int, int, float]]:
         seconds = time.perf_counter() - began
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         yield port, int(children[0]), seconds
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _ready(port: int) -> bool:

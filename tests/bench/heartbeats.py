@@ -22,6 +22,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack, Tuning
 from tests.bench.command import arguments, write
 from tests.bench.contestants import Contestant, compiled
+from tests.support.shape import Installed, installed, shape_of
 
 Json = dict[str, Any]
 WORKERS = 2
@@ -69,6 +70,19 @@ class Sender:
             raise SystemExit(f"the heartbeats failed: {done.stderr.strip()}")
         found: Json = json.loads(done.stdout)
         return found
+
+
+class InstalledStack(Stack):
+    """Its timekeeper is as installed."""
+
+    def __init__(self, cp: ControlPlane, here: Installed) -> None:
+        ledger = f"--database=sqlite:///{here.folder}/ledger/bursar.db"
+        super().__init__(cp, Tuning(timekeeper_workers=WORKERS, flags=(("timekeeper", (ledger,)),)))
+        self._here = here
+
+    def python(self, role: str) -> list[str]:
+        """Within its shape."""
+        return [*(self._here.prefix if role == "timekeeper" else ()), *super().python(role)]
 
 
 def start_pods(stack: Stack, count: int) -> list[str]:
@@ -124,7 +138,9 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as name,
         ControlPlane() as cp,
-        Stack(cp, Tuning(timekeeper_workers=WORKERS)) as stack,
+        tempfile.TemporaryDirectory() as installation,
+        installed(shape_of("timekeeper"), Path(installation), cp.folder) as here,
+        InstalledStack(cp, here) as stack,
     ):
         folder = Path(name)
         compiled(folder)

@@ -13,9 +13,6 @@ disk or for PostgreSQL is not in them.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +21,7 @@ from typing import Any
 import orjson
 from sqlalchemy import event, insert, text
 
-from tests.bench.command import write
+from tests.bench.command import figures, timekeeper, write
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.rows import SESSION, beat
@@ -253,20 +250,14 @@ def start(url: str, cluster: Cluster) -> Json:
 
 
 def measured(pods: int, namespaces: int, postings: int, database: str) -> Json:
-    """One size, in two processes of its own."""
-    with tempfile.TemporaryDirectory(prefix="bursar-bench-") as folder:
-        url = database or f"sqlite:///{folder}/ledger.db"
+    """One size, in two processes of its own, as installed."""
+    with timekeeper() as (here, url):
         row: Json = {}
         for phase in ("life", "start"):
             numbers = ["--pods", str(pods), "--namespaces", str(namespaces), "--postings", str(postings)]
-            module = [sys.executable, "-m", "tests.bench.ledger"]
-            command = [*module, "--phase", phase, "--database", url, *numbers]
-            lines = Path(folder) / "log"
-            with lines.open("w") as log:
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=log)
-            if done.returncode:
-                raise SystemExit(lines.read_text()[-3000:])
-            row |= json.loads(done.stdout)
+            row |= figures(
+                here, "ledger", "--phase", phase, "--database", database or url, *numbers, quiet=True
+            )
         return row
 
 

@@ -16,11 +16,11 @@ times better than GAS they are.
 import http.client
 import os
 import random
-import signal
 import ssl
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,11 +38,12 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
-from tests.bench.command import arguments, write
+from tests.bench.command import arguments, started, write
 from tests.bench.contestants import pss_kib
-from tests.bench.extender import ROOT, figures, rss_mib
+from tests.bench.extender import figures, rss_mib
 from tests.bench.throughput import until
 from tests.support.processor_time import family, running, spent_s
+from tests.support.shape import installed, shape_of
 from timekeeper.runtime.api_server import Api, accepted
 from timekeeper.runtime.connect import connect
 
@@ -255,19 +256,18 @@ def commands(binary: Path, config: Path, folder: Path, port: int) -> dict[str, l
 
 
 @contextmanager
-def started(way: str, binary: Path, cp: ControlPlane, tls: ssl.SSLContext) -> Iterator[Contestant]:
-    """The extender, which does not answer yet."""
+def of_way(way: str, binary: Path, cp: ControlPlane, tls: ssl.SSLContext) -> Iterator[Contestant]:
+    """The extender, which does not answer yet; Bursar's in its installed shape."""
     port, log = free_port(), cp.folder / f"{way}.log"
     command = commands(binary, cp.admin_kubeconfig, cp.folder / "tls", port)[way]
-    began = time.monotonic()
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True)
-    try:
-        is_ours = way != "GAS"
+    is_ours, began = way != "GAS", time.monotonic()
+    with (
+        log.open("wb") as file,
+        tempfile.TemporaryDirectory() as folder,
+        installed(shape_of("extender"), Path(folder), cp.folder) as here,
+        started([*(here.prefix if is_ours else ()), *command], file) as process,
+    ):
         yield Contestant(process, log, "" if is_ours else "/scheduler", is_ours, port, tls, began)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def start(contestant: Contestant, names: list[str]) -> Json:
@@ -376,7 +376,7 @@ def main() -> int:
         tls, orders = certificates(cp.folder / "tls"), orders_of(names)
         for number in range(given.turns):
             for way in WAYS:
-                with started(way, Path(path), cp, tls) as contestant:
+                with of_way(way, Path(path), cp, tls) as contestant:
                     row = turn(contestant, api, orders, given.calls, given.flight)
                 rows[way].append(row)
                 print(f"turn {number + 1} of {given.turns}: {way} {row}", file=sys.stderr, flush=True)

@@ -6,14 +6,14 @@ database: a fresh SQLite file, then a fresh PostgreSQL. Asked over WSGI, without
 """
 
 import argparse
-import tempfile
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import text
 
-from tests.bench.command import write
+from tests.bench.command import TO_STDOUT, figures, timekeeper, write
 from tests.postgresql import end, fresh_postgresql
 from tests.timekeeper.books import Books
 
@@ -113,12 +113,15 @@ def measure(url: str, postings: int, still_open: int) -> Json:
     books.entries(("_defaults", "gpuHours: 1000\ngroup: all\nprice: 2.5", 0))
     began = time.perf_counter()
     fill(books, postings, still_open)
-    print(f"\n{url.partition(':')[0]}: {postings} postings made in {time.perf_counter() - began:.0f} s")
-    print(f"{'report':<52}{'ms':>9}{'bytes':>12}")
+    print(
+        f"\n{url.partition(':')[0]}: {postings} postings made in {time.perf_counter() - began:.0f} s",
+        file=sys.stderr,
+    )
+    print(f"{'report':<52}{'ms':>9}{'bytes':>12}", file=sys.stderr)
     rows = {}
     for name, query in QUESTIONS.items():
         rows[name] = ask(books, name, query)
-        print(f"{name:<52}{rows[name]['ms']:>9}{rows[name]['bytes']:>12}", flush=True)
+        print(f"{name:<52}{rows[name]['ms']:>9}{rows[name]['bytes']:>12}", file=sys.stderr)
     books.close()
     return rows
 
@@ -135,10 +138,12 @@ def main() -> None:
     if arguments.database:
         found["given"] = measure(arguments.database, arguments.postings, arguments.open)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            found["sqlite"] = measure(f"sqlite:///{folder}/ledger.db", arguments.postings, arguments.open)
-        with fresh_postgresql() as url:
-            found["postgresql"] = measure(url, arguments.postings, arguments.open)
+        numbers = ("--postings", str(arguments.postings), "--open", str(arguments.open))
+        with timekeeper() as (here, sqlite), fresh_postgresql() as postgresql:
+            for url in (sqlite, postgresql):
+                found[url.partition(":")[0].partition("+")[0]] = figures(
+                    here, "reports", "--database", url, *numbers, TO_STDOUT
+                )["given"]
         end()
     write(arguments.json, found)
 

@@ -28,6 +28,7 @@ from tests.bench.command import arguments, write
 from tests.nvml.build import fake_nvml
 from tests.packaging.checkout import OF_A_SIDECAR, copy
 from tests.sidecar.worlds import Arrival, Timekeeper, fine, variables
+from tests.support.shape import installed, shape_of
 
 Json = dict[str, Any]
 
@@ -59,7 +60,11 @@ def measured(way: str, more: dict[str, str], beats: int, interval_ms: int, folde
     timekeeper.answer = answer
     timekeeper.start()
     began_s = time.monotonic()
-    with beating(folder, variables(folder, timekeeper.url, authority, **more)) as pid:
+    spool = {"BURSAR_SPOOL": f"{folder}/bursar-spool"}
+    with (
+        installed(shape_of("sidecar"), folder, folder.parent) as here,
+        beating(folder, variables(folder, timekeeper.url, authority, **spool, **more), here.prefix) as pid,
+    ):
         timekeeper.wait(lambda: timekeeper.arrivals, WITHIN_S)
         first_s = time.monotonic() - began_s
         timekeeper.wait(lambda: len(timekeeper.arrivals) >= SETTLED, WITHIN_S)
@@ -81,7 +86,7 @@ def measured(way: str, more: dict[str, str], beats: int, interval_ms: int, folde
 
 
 @contextmanager
-def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
+def beating(folder: Path, environ: dict[str, str], prefix: list[str]) -> Iterator[int]:
     """The process of a sidecar in an installation as bare as can be."""
     library = folder / "library"
     library.mkdir()
@@ -91,7 +96,7 @@ def beating(folder: Path, environ: dict[str, str]) -> Iterator[int]:
     bare = {"PYTHONPATH": str(library), "PATH": os.environ["PATH"]}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-m", "sidecar"], cwd=folder, stderr=log, env=bare | environ
+            [*prefix, sys.executable, "-S", "-m", "sidecar"], cwd=folder, stderr=log, env=bare | environ
         )
     try:
         yield process.pid

@@ -12,10 +12,9 @@ on a pod meanwhile, for they all share the machine.
 """
 
 import os
-import signal
 import statistics
-import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -30,8 +29,9 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.limits import LONGEST_S
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
-from tests.bench.command import arguments, write
+from tests.bench.command import arguments, started, write
 from tests.bench.contestants import compiled
+from tests.support.shape import installed, shape_of
 from timekeeper.edge.list_watch import watch
 from timekeeper.edge.reflector import OPENED
 from timekeeper.runtime.api_server import Answered, Api
@@ -123,18 +123,18 @@ class Bench:
             ],
         }
         commands["bursar"] = [*commands["bursar_all"], "--most-offered=16"]
-        with (self.cp.folder / f"{way}.log").open("wb") as log:
-            process = subprocess.Popen(commands[way], cwd=ROOT, stderr=log, start_new_session=True)
         url = f"http://127.0.0.1:{port}"
-        try:
+        with (
+            (self.cp.folder / f"{way}.log").open("wb") as log,
+            tempfile.TemporaryDirectory() as folder,
+            installed(shape_of("extender"), Path(folder), self.cp.folder) as here,
+            started([*here.prefix, *commands[way]], log) as process,
+        ):
             until(lambda: _fit_cache(f"{url}/readyz") or process.poll() is not None)
             until(lambda: way == "noop" or _leads(url) or process.poll() is not None)
             if process.poll() is not None:
                 raise SystemExit((self.cp.folder / f"{way}.log").read_text())
             yield url, process.pid
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
     def _token(self) -> Path:
         path = self.cp.folder / "noop.token"

@@ -58,7 +58,7 @@ def test_the_timekeeper_takes_a_heartbeat_and_reports_it(tmp_path: Path) -> None
         process.end()
 
     assert status == 200
-    assert report["total"]["amount"] > 0
+    assert report["total"]["amount"] != 0
 
 
 def test_the_extender_filters_and_binds(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from timekeeper.runtime.http.problem_details import unavailable
 MOST_BYTES = 24 * 1024 * 1024
 WAIT_S = 20.0
 
-# Each of glibc's arenas, and so each thread, keeps what it once had: of a burst two thirds stay. After an
-# answer of so many bytes it is given back so often; once takes some milliseconds.
+# Each of glibc's arenas, and so each thread, keeps what it once had: two thirds of a burst. After an answer
+# of at least `_LARGE` bytes it is given back `_TRIMS` times.
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
 _LARGE, _TRIMS, _TRIM_EVERY_S = 1024 * 1024, 10, 2.0
 
