@@ -122,8 +122,8 @@ def of_sources(sources: Sequence[SourceHealth]) -> str:
 def serve(
     board: MetricsPage, host: str, port: int, request_s: float = REQUEST_S
 ) -> http.server.ThreadingHTTPServer:
-    """Start a server with its own threads. A request may take ``request_s``. Raises OSError if it cannot
-    listen."""
+    """Start a server with its own threads. A request may take ``request_s``; its client is reset if it takes
+    nothing for as long, also after the close. Raises OSError if it cannot listen."""
     family, host = listening_family(host)
     over = _OverIPv6 if family is socket.AF_INET6 else _BoundedServer
     server = over((host, port), _handler(board), request_s)
@@ -145,6 +145,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
         request_s: float,
     ) -> None:
         super().__init__(address, handler)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * request_s))
         self._request_s = request_s
         self._free = threading.BoundedSemaphore(MAX_AT_ONCE)
         self._since: dict[Any, float] = {}  # by connection, the oldest first

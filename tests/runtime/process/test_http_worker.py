@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
+from tests.support.kernel_sockets import untaken
 from tests.support.waiting import eventually
-from timekeeper.runtime.http import loop
-from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, ConnectionBalance
+from timekeeper.runtime.http import acceptor, loop
+from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, SEND_BUFFER_BYTES, ConnectionBalance
 from timekeeper.runtime.http.connection import HttpConnection
 from timekeeper.runtime.http.loop import RECEIVES_A_TURN, HttpLoop
 from timekeeper.runtime.http.server import HttpWorker
@@ -425,3 +426,141 @@ def send_for_ever(client: socket.socket) -> None:
     while True:
         client.sendall(b"x" * 1_000)
         time.sleep(0.05)
+
+
+LARGE = 300_000
+
+
+def large(request: HttpRequest) -> HttpAnswer:
+    """As much as a document of the API has, of its own."""
+    return HttpAnswer(HTTPStatus.OK, "text/plain", bytes(LARGE))
+
+
+def deaf(server: SimpleNamespace, requests: bytes) -> socket.socket:
+    """A client that has sent these and takes few bytes of the answers, for it does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(requests)
+    return client
+
+
+def test_clients_that_send_ahead_and_do_not_read_hold_no_more_than_the_bound() -> None:
+    """Of each the kernel keeps little; the server keeps the rest, of as many as fit into the bound."""
+    little = 16 * 1024  # a client's kernel takes as much before it reads
+    limits = HttpLimits(body_bytes=1_000, connections=100, unanswered_bytes=8 * MEBIBYTE)
+    with serving(Route("POST", "/large", large), *ROUTES, limits=limits) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server))
+        for _ in range(60):
+            stack.enter_context(deaf(server, posted("/large") * 20))
+            assert ask(client, "POST", "/inline", b"y") == (200, b"y")
+            held = len(untaken(server.port)) - 1
+            assert held * (LARGE - little) <= limits.unanswered_bytes
+        assert max(untaken(server.port)) <= 2 * SEND_BUFFER_BYTES
+        assert ask(client, "POST", "/large") == (200, bytes(LARGE))
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_the_next_request_is_read_once_the_answer_before_it_has_left(threads: int) -> None:
+    answered = 0
+
+    def count(request: HttpRequest) -> HttpAnswer:
+        nonlocal answered
+        answered += 1
+        return HttpAnswer(HTTPStatus.OK, "text/plain", bytes(2_000))
+
+    with serving(Route("POST", "/counted", count, threads), *ROUTES) as server, ExitStack() as stack:
+        stack.enter_context(deaf(server, posted("/counted") * 200))
+        client = stack.enter_context(connected(server))
+        for _ in range(200):
+            assert ask(client, "POST", "/inline", b"y") == (200, b"y")
+        assert 0 < answered < 20
+
+
+def test_one_large_answer_that_many_take_is_counted_once() -> None:
+    body = bytes(4 * MEBIBYTE)
+    limits = HttpLimits(body_bytes=1_000, connections=40, unanswered_bytes=12 * MEBIBYTE)
+    route = Route("POST", "/shared", lambda _: HttpAnswer(HTTPStatus.OK, "text/plain", body))
+    with serving(route, limits=limits) as server, ExitStack() as stack:
+        clients = [stack.enter_context(connected(server)) for _ in range(20)]
+        for client in clients:
+            client.request("POST", "/shared")
+        assert {client.getresponse().read() for client in clients} == {body}
+
+
+def test_a_client_that_takes_nothing_for_long_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "_TAKES_WITHIN_MS", 200)
+    with serving(Route("POST", "/large", large)) as server, ExitStack() as stack:
+        client = stack.enter_context(deaf(server, posted("/large")))
+        eventually(lambda: not untaken(server.port), "the connection to be reset")
+        with pytest.raises(ConnectionError):
+            read_for_ever(client)
+
+
+def test_an_answer_in_pieces_ends_for_a_client_that_takes_nothing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(acceptor, "_TAKES_WITHIN_MS", 200)
+    app = App()
+    app.pieces = [b"x" * MEBIBYTE] * 100
+    with serving(app=app) as server, deaf(server, b"GET /report HTTP/1.1\r\n\r\n"):
+        assert app.closed.wait(WITHIN_S)
+
+
+def read_for_ever(client: socket.socket) -> None:
+    while True:
+        assert client.recv(65_536)
+
+
+def test_of_a_server_that_stops_the_kernel_keeps_nothing_for_a_client_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "LINGER_S", 0.1)
+    with ExitStack() as stack:
+        with serving(Route("POST", "/large", large)) as server:
+            stack.enter_context(deaf(server, posted("/large")))
+            eventually(lambda: sum(untaken(server.port)) > 0, "the answer")
+        assert not untaken(server.port)
+
+
+@pytest.mark.parametrize("ends", ["close", "half closed", "idle"])
+def test_a_client_gets_the_whole_answer_however_the_connection_ends(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes it slowly, while the times for it to go on or to leave run out."""
+    monkeypatch.setattr(loop, "_CLOCK_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "_LAST_ANSWER_S", 0.0)
+    limits = HttpLimits(body_bytes=1_000, connections=20, keep_alive_s=0.0)
+    request = posted("/large")
+    if ends == "close":
+        request = request.replace(b"/1.1\r\n", b"/1.1\r\nConnection: close\r\n")
+    with serving(Route("POST", "/large", large), *ROUTES, limits=limits) as server, ExitStack() as stack:
+        client = stack.enter_context(deaf(server, request))
+        if ends == "half closed":
+            client.shutdown(socket.SHUT_WR)
+        for _ in range(3):
+            assert ask(stack.enter_context(connected(server)), "POST", "/inline", b"y") == (200, b"y")
+        received = b"".join(iter(lambda: client.recv(65_536), b""))
+    assert received.endswith(b"\r\n\r\n" + bytes(LARGE))
+
+
+def test_a_client_that_leaves_while_its_last_answer_is_sent_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop, "_CLOCK_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "_LAST_ANSWER_S", 0.0)
+    with serving(Route("POST", "/large", large)) as server:
+        with deaf(server, posted("/large")) as client:
+            client.shutdown(socket.SHUT_WR)
+            eventually(lambda: sum(untaken(server.port)) > 0, "the answer")
+        eventually(lambda: server.balance.another_has_fewer(1), "the server to have no connection")
+
+
+def test_a_body_that_is_sent_is_no_longer_held() -> None:
+    ours, theirs = socket.socketpair()
+    connection = HttpConnection(ours, ("", 0), 1024, 0.0)
+    connection.compose(HttpAnswer(HTTPStatus.OK, "text/plain", b"x"), False)
+    connection.send()
+    assert not connection.rest.obj
+    ours.close()
+    theirs.close()

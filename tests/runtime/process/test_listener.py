@@ -9,6 +9,8 @@ from threading import Timer
 import pytest
 
 from sidecar.node.metrics import MetricsPage, serve
+from tests.support.kernel_sockets import untaken
+from tests.support.waiting import eventually
 from timekeeper.edge.families import families
 from timekeeper.runtime.http import server
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
@@ -50,6 +52,18 @@ def test_both_reach_the_metrics_of_an_agent_that_listens_on_both() -> None:
         for loopback in ("127.0.0.1", "[::1]"):
             with urllib.request.urlopen(f"http://{loopback}:{port}/metrics") as answer:
                 assert answer.status == 200
+        agent.shutdown()
+
+
+def test_of_an_agents_page_the_kernel_keeps_nothing_for_a_client_that_does_not_read() -> None:
+    page = MetricsPage(lambda: 0)
+    page.show("x" * 300_000, True)
+    with serve(page, "127.0.0.1", 0, request_s=0.2) as agent, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(agent.server_address)
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        eventually(lambda: sum(untaken(agent.server_address[1])) > 0, "the page")
+        eventually(lambda: not untaken(agent.server_address[1]), "the connection to be reset")
         agent.shutdown()
 
 

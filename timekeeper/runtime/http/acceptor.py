@@ -11,6 +11,8 @@ from typing import Any
 
 _MAX_WORKERS = 256
 LEFT_TO_OTHERS_S = 0.005  # how long a client waits for a worker that has fewer connections but may hang
+SEND_BUFFER_BYTES = 128 * 1024  # of a connection; the kernel takes as much again for itself
+_TAKES_WITHIN_MS = 15_000  # a client that takes nothing for so long loses its connection, also a closed one
 
 
 class Acceptor:
@@ -73,7 +75,10 @@ class Acceptor:
             return  # another worker has accepted it, it has left, or too many files are open
         try:
             raw.setblocking(False)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)  # writable once all has left
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TAKES_WITHIN_MS)
             self._connect(self._with_tls(raw), client)
         except OSError:
             raw.close()

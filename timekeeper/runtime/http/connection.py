@@ -1,9 +1,12 @@
 """One client's connection: its socket, what it has sent, and what it is still to be sent."""
 
+import fcntl
 import select
 import selectors
 import socket
 import ssl
+import sys
+import termios
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +24,7 @@ WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 _TLS_RECORD_BYTES = 16 * 1024
 _PLAIN_RECEIVE_BYTES = 256 * 1024
 _UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the client must take some
-_PIECE_S = 15.0
+_ALERT_BYTES = 64  # of TLS, at the end of a connection: not of an answer
 _KEPT_WAITING_S = 600.0  # by all pieces of an answer: the database may keep a snapshot open for it
 
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
@@ -44,14 +47,14 @@ class HttpConnection:
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.reader = RequestReader(max_body_bytes)
         self.outbox = bytearray()  # composed and not sent yet
-        self._rest = memoryview(b"")  # of a body that other connections may be sending too; it follows
+        self.rest = memoryview(b"")  # of a body that other connections may be sending too; it follows
         self.until = until  # when it is closed if the next thing has not happened
         self.is_ready = not self.is_tls  # the handshake is done
         self.is_verified = False  # the client has shown a certificate of the client CA
+        self.answered_at = 0.0
         self.busy = False  # a request is being answered
         self.busy_bytes = 0  # the size of its body
         self.ending = False  # no further request is answered
-        self.sent_all = False  # and the last answer is sent
         self.closed = False
         self.failed = False  # a thread could not send its answer
         self.events = selectors.EVENT_READ  # what the loop waits for; 0: for nothing
@@ -65,8 +68,13 @@ class HttpConnection:
                 self._fill()
 
     def _fill(self) -> None:
-        self.outbox += self._rest[:_UNSENT_BYTES]
-        self._rest = self._rest[_UNSENT_BYTES:]
+        self.outbox += self.rest[:_UNSENT_BYTES]
+        self.rest = self.rest[_UNSENT_BYTES:] or memoryview(b"")  # an empty part would keep the whole body
+
+    def untaken(self) -> int:
+        """How many bytes of answers the client has not acknowledged: in the outbox and in the kernel."""
+        queued = fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))
+        return len(self.outbox) + max(0, int.from_bytes(queued, sys.byteorder) - _ALERT_BYTES)
 
     def receive(self) -> tuple[bytes, bool]:
         """What has arrived, and whether more may wait. Raises EOFError at the end."""
@@ -80,27 +88,24 @@ class HttpConnection:
         """Puts a whole answer into the outbox."""
         body = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
         self.outbox += _head(answer, closes, len(body))
-        self._rest = memoryview(body)
+        self.rest = memoryview(body)
         self._fill()
 
     def send_pieces(self, answer: HttpAnswer, pieces: Iterable[bytes], closes: bool, chunked: bool) -> None:
-        """In a thread: sends an answer while it is made. Raises TimeoutError if the client does not take a
-        piece within _PIECE_S, or keeps all of them waiting for longer than _KEPT_WAITING_S, however long they
-        take to be made; and OSError if it has left."""
-        waited_s = 0.0
+        """In a thread: sends an answer while it is made. Raises TimeoutError if the client keeps its pieces
+        waiting for longer than _KEPT_WAITING_S, and OSError if it has left, or takes nothing (`acceptor`)."""
+        left_s = _KEPT_WAITING_S
         try:
             self.outbox += _head(answer, closes, None, chunked)
             for piece in pieces:
                 self.outbox += b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
-                waited_s += self._send_most()
-                if waited_s > _KEPT_WAITING_S:
-                    raise TimeoutError("the client takes the answer too slowly")
+                left_s -= self._send_most(left_s)
             self.outbox += b"0\r\n\r\n" if chunked else b""
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
 
-    def _send_most(self) -> float:
+    def _send_most(self, left_s: float) -> float:
         """For how many seconds the client kept it waiting."""
         began_s = self._seconds()
         poll = select.poll()
@@ -109,11 +114,11 @@ class HttpConnection:
             with suppress(*WOULD_BLOCK):
                 self.send()
             waited_s = self._seconds() - began_s
+            if waited_s > left_s:
+                raise TimeoutError("the client takes the answer too slowly")
             if len(self.outbox) <= _UNSENT_BYTES:
                 return waited_s
-            if waited_s >= _PIECE_S:
-                raise TimeoutError("the client does not take the answer")
-            poll.poll(1000 * (_PIECE_S - waited_s))
+            poll.poll(1000 * (left_s - waited_s))
 
 
 def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = False) -> bytes:

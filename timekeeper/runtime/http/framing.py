@@ -99,7 +99,8 @@ class RequestReader:
             return None
         end = self.buffer.find(_HEAD_END, self._searched)
         if end < 0:
-            self._reject_endless_head()
+            _check_head(self.buffer, max(0, self._searched - 1))  # one with bare line ends would never end
+            self._searched = max(0, len(self.buffer) - 3)
             return None
         text = bytes(self.buffer[: end + 4])
         length, key = 0, text
@@ -119,16 +120,6 @@ class RequestReader:
         self.must_continue = head.expects_continue
         return head
 
-    def _reject_endless_head(self) -> None:
-        """A head with bare line ends would never end; one that is too long is read no further."""
-        if _BARE_LINE_END.search(self.buffer, max(0, self._searched - 1)):
-            raise _bad("a line of the head ends with a bare CR or LF; each must end with CRLF")
-        if len(self.buffer) > MAX_HEAD_BYTES:
-            raise RejectedRequestError(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head has more than {MAX_HEAD_BYTES} bytes"
-            )
-        self._searched = max(0, len(self.buffer) - 3)
-
     def _remember(self, key: bytes, head: RequestHead) -> None:
         if len(key) > _LARGEST_REMEMBERED_BYTES:
             return
@@ -137,14 +128,18 @@ class RequestReader:
         self._heads[key] = head
 
 
-def _body_length(text: bytes) -> int:
-    """The one length that the head gives its body, 0 without one. Raises RejectedRequestError."""
-    if _BARE_LINE_END.search(text):
+def _check_head(text: bytes | bytearray, start: int = 0) -> None:
+    if _BARE_LINE_END.search(text, start):
         raise _bad("a line of the head ends with a bare CR or LF; each must end with CRLF")
     if len(text) > MAX_HEAD_BYTES:
         raise RejectedRequestError(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the head has more than {MAX_HEAD_BYTES} bytes"
         )
+
+
+def _body_length(text: bytes) -> int:
+    """The one length that the head gives its body, 0 without one. Raises RejectedRequestError."""
+    _check_head(text)
     lengths = _LENGTH_FIELD.findall(text)
     if _TRANSFER_ENCODING.search(text):
         if lengths:
@@ -167,11 +162,6 @@ def _parse(text: bytes) -> RequestHead:
     """The head, of which any client may have sent the same bytes before. Raises RejectedRequestError."""
     may_be_kept = len(text) <= _LARGEST_REMEMBERED_BYTES and not _SECRET.search(text)
     return _parsed_once(text) if may_be_kept else _parsed(text)
-
-
-@lru_cache(maxsize=64)
-def _parsed_once(text: bytes) -> RequestHead:
-    return _parsed(text)
 
 
 def _parsed(text: bytes) -> RequestHead:
@@ -198,6 +188,9 @@ def _parsed(text: bytes) -> RequestHead:
         bool(request.should_close()),
         continues,
     )
+
+
+_parsed_once = lru_cache(maxsize=64)(_parsed)
 
 
 def _bad(sentence: str) -> RejectedRequestError:

@@ -9,6 +9,7 @@ is silent or slow, or stops in the middle of a head or a body, holds no thread.
 import selectors
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ _LAST_ANSWER_S = 3.0  # for a client to read the last answer of a connection, an
 _CLOCK_EVERY_S = 0.5
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_RESET = struct.pack("ii", 1, 0)  # a close throws away what is unsent
 
 
 class HttpLoop:
@@ -56,6 +58,7 @@ class HttpLoop:
         self._acceptor = Acceptor(listeners, self._poller, service.tls, self._has_fewer, self._connect)
         self._connections: set[HttpConnection] = set()
         self._unanswered_bytes = 0
+        self._untaken_bytes = 0  # of answers, at most
         self._clock_at = 0.0  # when deadlines are looked at again
         self._replies: ReplyQueue[tuple[HttpConnection, bool, HttpAnswer | None]] = ReplyQueue(pipe)
         self._handlers = HandlerPools(service)
@@ -96,7 +99,10 @@ class HttpLoop:
         if self._service.tls is not None:
             self._service.tls()  # loads a renewed certificate before the next client needs it
         for connection in [each for each in self._connections if each.until <= now and not each.busy]:
-            self._close(connection)
+            if connection.untaken() and not connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                connection.until = now + _LAST_ANSWER_S  # the kernel ends it if the client takes nothing
+            else:
+                self._close(connection)
 
     # New connections.
 
@@ -132,6 +138,8 @@ class HttpLoop:
         if self._is_alive():
             self._balance.set(self._number, len(self._connections))
         self._wait_for(connection, 0)
+        if connection.untaken():
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         if not connection.busy:  # else the thread that has it closes it
             connection.sock.close()
 
@@ -151,9 +159,12 @@ class HttpLoop:
             events = selectors.EVENT_WRITE
         except (ssl.SSLWantReadError, BlockingIOError):
             events = selectors.EVENT_WRITE if connection.outbox else selectors.EVENT_READ
-        except (OSError, EOFError):
-            self._close(connection)
-            return
+        except (OSError, EOFError) as error:
+            if not isinstance(error, EOFError) or not connection.untaken():
+                self._close(connection)
+                return
+            self._end(connection)  # it may read on
+            events = selectors.EVENT_WRITE if connection.outbox else 0
         if events != connection.events:
             self._wait_for(connection, events)
 
@@ -163,14 +174,15 @@ class HttpLoop:
             connection.is_ready = True
             shown = connection.sock.getpeercert()  # type: ignore[attr-defined]
             connection.is_verified = self._service.is_known(shown)
-        if connection.outbox or connection.ending or connection.reader.buffer:
-            self._answer_all(connection)
+        if self._answer_one(connection):
+            return selectors.EVENT_WRITE
         for _ in range(RECEIVES_A_TURN):
             if connection.busy or not may_receive:  # an empty receive costs more than a wake-up
                 break
             received, may_receive = connection.receive()
             self._take(connection, received)
-            self._answer_all(connection)
+            if self._answer_one(connection):
+                return selectors.EVENT_WRITE
         return selectors.EVENT_READ
 
     def _wait_for(self, connection: HttpConnection, events: int) -> None:
@@ -192,22 +204,20 @@ class HttpLoop:
         self._unanswered_bytes += len(received)
         if self._unanswered_bytes > self._limits.unanswered_bytes:
             largest = max(self._connections, key=lambda each: len(each.reader.buffer))
-            if largest is connection:
-                raise EOFError
             self._close(largest)
+            if largest is connection:
+                raise ConnectionAbortedError
 
-    def _answer_all(self, connection: HttpConnection) -> None:
-        """Answers every whole request, and sends each answer before the next request is read."""
-        while True:
-            if connection.outbox:
-                connection.send()
-            if connection.busy or connection.ending or not connection.reader.buffer:
-                break
-            if not self._answer_next(connection):
-                break
-        if connection.ending and not connection.sent_all:
-            connection.sent_all = True
+    def _answer_one(self, connection: HttpConnection) -> bool:
+        """Sends the rest of an answer, or answers the next request. True if another request waits until that
+        has left, which is when the socket can be written to again."""
+        may_answer = connection.reader.buffer and not (connection.busy or connection.ending)
+        answers = bool(connection.outbox or (may_answer and self._answer_next(connection)))
+        if answers:
+            connection.send()
+        if connection.ending:
             connection.sock.shutdown(socket.SHUT_WR)
+        return answers and bool(connection.reader.buffer)
 
     def _answer_next(self, connection: HttpConnection) -> bool:
         """False if nothing is to be sent now."""
@@ -220,15 +230,12 @@ class HttpLoop:
             log("malformed-request", level="warning", peer=peer, status=status, error=error)
             self._compose(connection, self._service.refusal(error.status, str(error)), True)
             return True
-        if found is None:
-            if reader.must_continue:
-                reader.must_continue = False
-                connection.outbox += _CONTINUE
-            return bool(connection.outbox)
-        head, body = found
         if reader.must_continue:
             reader.must_continue = False
             connection.outbox += _CONTINUE
+        if found is None:
+            return bool(connection.outbox)
+        head, body = found
         self._unanswered_bytes -= before - len(reader.buffer)
         connection.busy = True
         reply = partial(self._reply, connection, head.closes)
@@ -249,6 +256,7 @@ class HttpLoop:
             if isinstance(answer, HttpAnswer):
                 self._compose(connection, answer, request.head.closes)
                 self._release(connection)
+                self._count_answer(connection)
                 return True
             if answer is None:
                 return False
@@ -282,6 +290,21 @@ class HttpLoop:
         connection.compose(answer, closes)
         if closes:
             self._end(connection)
+
+    def _count_answer(self, connection: HttpConnection) -> None:
+        """Where answers of too many bytes are not taken, the half that was answered first is reset: a 503 for
+        the next requests would let those who do not read keep the others out."""
+        connection.answered_at = time.monotonic()
+        self._untaken_bytes += len(connection.rest) + connection.untaken()
+        if self._untaken_bytes <= self._limits.unanswered_bytes:
+            return
+        slow = [each for each in self._connections if each.untaken() and not each.busy]
+        bodies = {id(each.rest.obj): len(each.rest) for each in slow}  # many may be sent the same one
+        self._untaken_bytes = sum(bodies.values()) + sum(each.untaken() for each in slow)
+        if self._untaken_bytes > self._limits.unanswered_bytes:
+            slow.sort(key=lambda each: each.answered_at)
+            for each in slow[: len(slow) // 2]:
+                self._close(each)
 
     def _ends_connections(self) -> bool:
         """Whether answers close their connections: at the end, and when few more fit in."""
@@ -319,7 +342,11 @@ class HttpLoop:
                     self._compose(connection, answer, closes)
                 elif closes:
                     self._end(connection)
-                self._advance(connection, may_receive=False)
+                self._count_answer(connection)
+                if connection.reader.buffer:  # the next request is read once this answer has left
+                    self._wait_for(connection, selectors.EVENT_WRITE)
+                else:
+                    self._advance(connection, may_receive=False)
 
     def _answer_in_thread(self, connection: HttpConnection, request: HttpRequest, handler: Handler) -> None:
         """In a thread of a pool, to which the connection belongs until it is given back."""

@@ -42,8 +42,7 @@ class HandlerPools:
 
     def find(self, method: str, path: str) -> HandlerPool:
         """The handler of this request. The path of a route has no other methods than the routes'."""
-        found = self._routes.get((method, path))
-        return found or self._other_methods.get(path, self._others)
+        return self._routes.get((method, path)) or self._other_methods.get(path, self._others)
 
     def close(self) -> None:
         """End the threads; what waits for one is not begun."""

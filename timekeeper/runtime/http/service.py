@@ -65,7 +65,7 @@ class HttpLimits:
 
     body_bytes: int
     connections: int = 1_000
-    unanswered_bytes: int = 64 * 1024 * 1024  # of all clients together
+    unanswered_bytes: int = 64 * 1024 * 1024  # of all clients together; the same of answers not taken
     keep_alive_s: float = 120.0  # longer than the clients keep an idle connection: they close it, not we
     first_request_s: float = 10.0  # for the TLS handshake and the first byte of a request
     request_s: float = 15.0  # from the first byte of a request to its last
