@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from deploy.local.identity import new_authority
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
@@ -20,6 +22,8 @@ from tests.timekeeper.worlds import ADMIN, HOUR, SECOND, gpu_pod, lease, node, p
 from tests.webhook.servers import Webhook
 from tests.webhook.worlds import admitted, half
 from timekeeper.edge.clock import now_ms
+
+pytestmark = pytest.mark.make_all("it mounts, as root")
 
 
 def test_the_webhook_reviews(tmp_path: Path, tls: Tls) -> None:

@@ -7,6 +7,8 @@ from http.cookies import SimpleCookie
 from pathlib import Path
 from urllib.parse import urlencode
 
+import pytest
+
 from tests.support.kubeconfig import kubeconfig
 from tests.support.shape import installed, shape_of
 from tests.support.waiting import eventually
@@ -14,6 +16,8 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, prepared, send
 from tests.timekeeper.worlds import ADMIN, budgets, gpu_pod, lease, node, pod_status, token, user_status
 from timekeeper.edge.clock import now_ms
+
+pytestmark = pytest.mark.make_all("it mounts, as root")
 
 NAMESPACES, PAGES = 7_000, 200
 

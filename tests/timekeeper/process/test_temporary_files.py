@@ -19,6 +19,8 @@ from tests.timekeeper.worlds import DAY, T0, Town
 from timekeeper.store.engine import sqlite
 from timekeeper.store.engine.schema import POSTINGS, SESSIONS
 
+pytestmark = pytest.mark.make_all("it mounts, as root")
+
 PODS = 20_000
 MIDNIGHT = T0 - T0 % DAY
 MONTH = f"/v1/usage?from={MIDNIGHT}&to={MIDNIGHT + DAY}&sort=-gpuHours"
