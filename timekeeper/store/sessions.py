@@ -36,7 +36,7 @@ from sqlalchemy.types import TypeEngine
 from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.session import CLAIMS, HOST, Session
 from timekeeper.accounts.statements import Part
-from timekeeper.core.ledger.charged import NEVER, Charged, Evidences, charged
+from timekeeper.core.ledger.charged import NEVER, ChargedColumns, EvidenceColumns, charged
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
@@ -76,7 +76,7 @@ class KnownSessions:
     ``charged``: what an unsettled one is charged for now, from its binding."""
 
     source: FromClause
-    charged: Charged
+    charged: ChargedColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def known(now_ms: Expression) -> KnownSessions:
     beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == without_host(its.uid))
     witness = case((its.kind == "claim", literal(CLAIMS)), else_=its.node)
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
-    evidences = Evidences(
+    evidences = EvidenceColumns(
         bound_ms=its.bound_ms,
         started_ms=func.coalesce(its.started_ms, 0),
         ended_ms=func.coalesce(its.ended_ms, NEVER),

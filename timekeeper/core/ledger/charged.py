@@ -12,7 +12,7 @@ NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Evidences:
+class EvidenceColumns:
     """Columns of `metering.Evidence`, in milliseconds since 1970; NEVER where ``ended_ms`` or ``vanished_ms``
     is None, 0 where another moment is."""
 
@@ -27,7 +27,7 @@ class Evidences:
 
 
 @dataclass(frozen=True, slots=True)
-class Charged:
+class ChargedColumns:
     """Columns of `metering.WitnessedInterval`; each begins with its ``bound_ms``."""
 
     end_ms: Any
@@ -36,12 +36,12 @@ class Charged:
 
 
 def charged(
-    evidences: Evidences,
+    evidences: EvidenceColumns,
     now_ms: Any,
     least: Callable[[Any, Any], Any],
     greatest: Callable[[Any, Any], Any],
     where: Callable[[Any, Any, Any], Any],
-) -> Charged:
+) -> ChargedColumns:
     """The intervals to charge at ``now_ms``. ``least`` and ``greatest``: of two columns, row by row;
     ``where``: a condition, and what is taken where it holds and where not."""
     start_ms, ended_ms = evidences.bound_ms, evidences.ended_ms
@@ -50,7 +50,7 @@ def charged(
     last_ms = where(ended_ms > 0, ended_ms, greatest(evidences.started_ms, heard_ms))
     until_ms = evidences.vanished_ms + evidences.grace_ms
     living_ms = least(now_ms, where(has_vanished, until_ms, heard_ms))
-    return Charged(
+    return ChargedColumns(
         end_ms=greatest(start_ms, where(has_ended, last_ms, living_ms)),
         closed=has_ended | (has_vanished & (until_ms <= now_ms) & ~evidences.is_listed),
         proven=ended_ms > 0,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
-from timekeeper.core.ledger.charged import NEVER, Charged, Evidences, charged
+from timekeeper.core.ledger.charged import NEVER, ChargedColumns, EvidenceColumns, charged
 from timekeeper.core.ledger.metering import Interval
 
 Column = NDArray[Any]
@@ -64,7 +64,7 @@ class SessionTable:
         # row, namespace, from, to, rate
         self._posted: Column = np.zeros((5, 0), np.int64)
         self._touched: set[int] = set()  # rows that were put, or posted, since the last written tick
-        self._now = Charged(*(np.zeros(0, np.int64) for _ in range(3)))
+        self._now = ChargedColumns(*(np.zeros(0, np.int64) for _ in range(3)))
         self._due: Column = np.zeros(0, bool)
         self._numbers: type = np.int64
         self._pending: _Sums = {}
@@ -181,7 +181,7 @@ class SessionTable:
         not see so, and sessions of which time before their beginning is posted."""
         column = self._column
         is_over = (column("ended_ms") != NEVER) | (column("vanished_ms") != NEVER)
-        evidences = Evidences(
+        evidences = EvidenceColumns(
             bound_ms=column("bound_ms"),
             started_ms=column("started_ms"),
             ended_ms=column("ended_ms"),
