@@ -112,13 +112,16 @@ def _where(condition: Expression, one: Expression, other: Expression) -> Express
     return case((condition, one), else_=other)
 
 
-def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
+def due(
+    now_ms: Expression, columns: Iterable[Expression], *conditions: Expression, with_closed: bool = False
+) -> CTE:
     """The unsettled sessions that meet the conditions: these columns of theirs; as ``start_ms`` and
     ``end_ms`` what each is charged for now, and whether it is ``closed``; see `known`. Each expression is
     computed once for a session."""
     its = known(now_ms)
-    now = (SESSIONS.c.bound_ms.label("start_ms"), its.charged.end_ms.label("end_ms"))
-    found = select(*columns, *now, its.charged.closed.label("closed")).select_from(its.source)
+    now = [SESSIONS.c.bound_ms.label("start_ms"), its.charged.end_ms.label("end_ms")]
+    now += [its.charged.closed.label("closed")] if with_closed else []
+    found = select(*columns, *now).select_from(its.source)
     return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
 
 
@@ -168,7 +171,7 @@ def _live(now_ms: Expression, *conditions: Expression) -> Subquery:
     """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
     reserves; the rates that it reserves and runs at."""
     names = ("namespace", "rate_milli", "reserves_until_ms", "admitted_in_budget")
-    its = due(now_ms, (SESSIONS.c[each] for each in names), *conditions).c
+    its = due(now_ms, (SESSIONS.c[each] for each in names), *conditions, with_closed=True).c
     counts = and_(~its.closed, its.reserves_until_ms.is_(None))
     shown = (
         its.namespace,
