@@ -40,6 +40,7 @@ _LIMITS = {  # by whether it is version 2; without swap
 _ENTER = r"""
 set -e
 echo $$ > "$1/cgroup.procs"; ulimit -Sn "$2"; made=$3 size=$4; shift 4
+cut -d" " -f5 /proc/self/mountinfo | grep ^/tmp/ | sort -r | while read -r at; do umount -n -l "$at"; done
 readonly=$(cut -d' ' -f5 /proc/self/mountinfo | grep -v ^/tmp | sort -u)
 mount -n -t tmpfs -o "size=$size" none "$made"
 while [ "$1" != -- ]; do
