@@ -4,6 +4,7 @@ with totals computed from scratch."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tests.timekeeper import one_by_one
 from tests.timekeeper.listed import Listed
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.balance import Statement
@@ -170,9 +171,9 @@ class Life:
         held = [ledger.unsettled(each, ledger.watermarks.get(each.node)) for each in sessions]
         by_namespace = {name: [each for each in held if each.session.namespace == name] for name in TEAMS}
         for name in TEAMS:
-            owed = sum(each.pending(ALWAYS, now) for each in by_namespace[name])
+            owed = sum(one_by_one.pending(each, ALWAYS, now) for each in by_namespace[name])
             assert ledger.table.pending(name, ALWAYS) == owed
-            reserved = sum(each.declared(ALWAYS, now) for each in by_namespace[name])
+            reserved = sum(one_by_one.declared(each, ALWAYS, now) for each in by_namespace[name])
             assert ledger.table.declared(name, ALWAYS) == reserved
         assert len(ledger.table) == len(held)
         assert list(breaches(self.facts())) == []
@@ -213,7 +214,8 @@ class Life:
             used = amount_within((each for each in self.shelf.postings if each.session_uid in mine), span)
             for uid in mine & ledger.sessions.keys():
                 session = ledger.sessions[uid]
-                used += ledger.unsettled(session, ledger.watermarks.get(session.node)).pending(span, now)
+                open_session = ledger.unsettled(session, ledger.watermarks.get(session.node))
+                used += one_by_one.pending(open_session, span, now)
             assert chosen.used == used
 
     def note_grants(self, now: int) -> None:

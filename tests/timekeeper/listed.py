@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.balance import Rates, UnsettledSession, rates_of
+from tests.timekeeper import one_by_one
+from timekeeper.accounts.balance import Rates, UnsettledSession
 from timekeeper.accounts.grants import NO_GRANTS, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.statements import AccountKey, Part
@@ -41,16 +42,24 @@ class Listed:
 
     def pending(self, part: Part) -> int:
         namespace, start, end = part
-        return sum(each.pending(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
+        return sum(
+            one_by_one.pending(each, Interval(start, end), self.now_ms) for each in self._held(namespace)
+        )
 
     def declared(self, part: Part) -> int:
         namespace, start, end = part
-        return sum(each.declared(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
+        return sum(
+            one_by_one.declared(each, Interval(start, end), self.now_ms) for each in self._held(namespace)
+        )
 
     def rates(self, namespace: str) -> Rates:
-        return rates_of(self.held.get(namespace, ()), self.waiting.get(namespace, 0), self.now_ms)
+        waiting_milli = self.waiting.get(namespace, 0)
+        return one_by_one.rates_of(self._held(namespace), waiting_milli, self.now_ms)
+
+    def _held(self, namespace: str) -> Iterable[UnsettledSession]:
+        return self.held.get(namespace, ())
 
     def changed_since(self, namespace: str) -> int | None:
         """Always as in the first tick."""
-        starts = (each.witnessed(self.now_ms).interval.start_ms for each in self.held.get(namespace, ()))
+        starts = (each.witnessed(self.now_ms).interval.start_ms for each in self._held(namespace))
         return min((start for start in starts if start), default=None)

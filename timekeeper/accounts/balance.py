@@ -1,19 +1,17 @@
 """A namespace's balance. Settler and API compute it from the same figures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import BudgetInForce, History
-from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.core.json_values import Json
 from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
     Evidence,
-    Interval,
     WitnessedInterval,
-    charge,
     exhausted_at,
     reserved,
     witnessed,
@@ -35,20 +33,6 @@ class UnsettledSession:
     def witnessed(self, now_ms: int) -> WitnessedInterval:
         """The interval it is charged for at this moment."""
         return witnessed(self.evidence, now_ms)
-
-    def pending(self, span: Interval, now_ms: int) -> int:
-        """What it owes for time inside the span, beyond what is posted. Negative if a correction is due."""
-        due = self.witnessed(now_ms).interval.within(span)
-        return charge(self.session.rate_milli, due) - amount_within(self.posted, span)
-
-    def declared(self, span: Interval, now_ms: int) -> int:
-        """What it reserves of its declared time inside the span, beyond its evidence so far. Nothing once it
-        is closed."""
-        until_ms, current = self.session.reserves_until_ms, self.witnessed(now_ms)
-        if until_ms is None or current.closed:
-            return 0
-        start_ms = max(self.session.bound_ms, current.interval.end_ms)
-        return charge(self.session.rate_milli, Interval(start_ms, until_ms).within(span))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,34 +143,6 @@ class BalanceFigures:
     rates: Rates = NO_RATES
     carried: int = 0  # the part of ``granted`` that was carried over
     declared: int = 0  # reserved by pods that declared their time
-
-
-def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) -> Rates:
-    """The rates of a namespace, from its unsettled sessions one by one. Sessions admitted over budget reserve
-    nothing: otherwise the standing would oscillate."""
-    reserving = running = 0
-    for each in held:
-        current = each.witnessed(now_ms)
-        if not current.closed and each.session.reserves_until_ms is None:
-            reserving += each.session.rate_milli if each.session.admitted_in_budget else 0
-            running += each.session.rate_milli if current.interval.start_ms else 0
-    return Rates(reserving, running, waiting_milli)
-
-
-def figures_of(
-    span: Interval,
-    granted: int,
-    posted: int,
-    held: Iterable[UnsettledSession],
-    waiting_milli: int,
-    now_ms: int,
-) -> BalanceFigures:
-    """The figures of an account with this span, from its unsettled sessions one by one."""
-    sessions = tuple(held)
-    pending = sum(each.pending(span, now_ms) for each in sessions)
-    declared = sum(each.declared(span, now_ms) for each in sessions)
-    rates = rates_of(sessions, waiting_milli, now_ms)
-    return BalanceFigures(granted, posted, pending, rates, declared=declared)
 
 
 def statement(

@@ -129,8 +129,8 @@ def open_sums(
     connection: Connection, parts: Iterable[Part], now_ms: int
 ) -> tuple[dict[Part, OpenSums], dict[str, Rates]]:
     """The sums of the unsettled sessions in these parts, and the rates of their namespaces without waiting
-    pods; what has no such session is absent. `accounts.balance.figures_of` computes the same from the
-    sessions one by one, and a test compares both."""
+    pods; what has no such session is absent. A test compares them with the sessions
+    one by one."""
     parts = sorted(parts)
     given = {"wanted": json_text(parts), "now_ms": now_ms}
     if connection.dialect.name == "postgresql":

@@ -26,9 +26,10 @@ from tests.support.profile import examples
 from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
+from tests.timekeeper.one_by_one import figures_of
 from tests.timekeeper.plans import Statements
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, HOUR, MINUTE, T0, token, user_status
-from timekeeper.accounts.balance import NO_RATES, UnsettledSession, figures_of
+from timekeeper.accounts.balance import NO_RATES, UnsettledSession
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.api.create_app import app_of
@@ -295,7 +296,7 @@ def test_open_sums_in_sql_are_those_of_the_sessions_one_by_one(
             sums, rates = open_sums(connection, parts, now_ms)
 
     for namespace, start, end in parts:
-        each = figures_of(Interval(start, end), 0, 0, open_sessions[namespace], 0, now_ms)
+        each = figures_of(Interval(start, end), open_sessions[namespace], now_ms)
         found = sums.get((namespace, start, end), OpenSums(0, 0))
         assert (found.pending, found.declared) == (each.pending, each.declared)
         assert rates.get(namespace, NO_RATES) == each.rates

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profile import examples
+from tests.timekeeper.one_by_one import figures_of, pending
 from tests.timekeeper.worlds import HOUR
-from timekeeper.accounts.balance import BalanceFigures, UnsettledSession, figures_of
+from timekeeper.accounts.balance import BalanceFigures, UnsettledSession
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import CLAIMS, Session, SessionKind, evidence
 from timekeeper.core.ledger.metering import Interval
@@ -98,9 +99,9 @@ def check(
         said = BalanceFigures(
             pending=table.pending(name, span), rates=table.rates(name, 0), declared=table.declared(name, span)
         )
-        assert said == figures_of(span, 0, 0, mine, 0, now_ms)
+        assert said == figures_of(span, mine, now_ms)
     for each, _ in found:
-        assert table.pending_of(each.session.uid, span) == each.pending(span, now_ms)
+        assert table.pending_of(each.session.uid, span) == pending(each, span, now_ms)
 
 
 marked = st.dictionaries(st.sampled_from(("n1", "n2", CLAIMS)), moments)

@@ -37,7 +37,7 @@ def begin(ledger: LedgerState, now_ms: int) -> bool:
     table = ledger.table
     is_again = not table.is_whole or now_ms < table.at_ms
     if not table.is_whole:
-        table.restore(ledger.sessions, ledger.posted, ledger.beats, ledger.watermarks)
+        table.restore(map(ledger.row_of, ledger.sessions.values()))
     table.is_whole = False
     return is_again
 
@@ -55,7 +55,7 @@ def settle_due(
     evidence. One whose pod may still prove something stays open, even after such a posting."""
     table, beats = ledger.table, ledger.beats
     for session in changed.values():
-        ledger.put_row(session)
+        table.put(*ledger.row_of(session))
     table.hear({uid: beats[uid] for uid in ledger.new_beats}, watermarks, ledger.listed)
     postings: list[Posting] = []
     settled: dict[str, Session] = {}

@@ -163,10 +163,10 @@ class LedgerState:
         known = evidence(session, watermark_ms, self.beats.get(uid), uid in self.listed)
         return UnsettledSession(session, known, self.posted.get(session.uid, ()))
 
-    def put_row(self, session: Session) -> None:
-        """Add an open session to the table, with what is written besides it."""
+    def row_of(self, session: Session) -> tuple[Session, tuple[Posting, ...], int, int]:
+        """The session as the table takes it: with what is written beside it."""
         uid, mark_ms = session.uid, self.watermarks.get(session.witness, 0)
-        self.table.put(session, self.posted.get(uid, ()), self.beats.get(uid, 0), mark_ms)
+        return session, self.posted.get(uid, ()), self.beats.get(uid, 0), mark_ms
 
     def add_sessions(self, found: reading.Sessions) -> None:
         """Add sessions that were read from the database because their pods exist."""
@@ -177,7 +177,7 @@ class LedgerState:
         self.posted.update(found.posted)
         self.beats |= found.beats
         for uid in found.sessions.keys() & self.sessions.keys():
-            self.put_row(self.sessions[uid])
+            self.table.put(*self.row_of(self.sessions[uid]))
             self.table.index_witness(self.sessions[uid])
         self.folded |= found.folded
 
@@ -210,9 +210,9 @@ class LedgerState:
         self.gone = {name: at for name, at in now.items() if at is not None}
         if changes.watermarks.keys() - {CLAIMS_SEEN}:
             self.watermarks_ms = self.pulse.decided_ms
-        for session in (*changes.opened, *changes.changed):
-            self._put(session)
         written = (*changes.opened, *changes.changed)
+        for session in written:
+            self._put(session)
         self.table.remove([session.uid for session in written if session.settled_ms is not None])
         by_namespace: dict[str, list[Posting]] = {}
         for posting in changes.postings:

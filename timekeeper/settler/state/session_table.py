@@ -21,19 +21,12 @@ _FEW = 8  # a span that more namespaces ask for is computed for all of them at o
 _LATEST = np.iinfo(np.int64).max
 
 _SESSION = (
-    "namespace",
-    "witness",
-    "rate_milli",
-    "bound_ms",
-    "started_ms",
-    "ended_ms",
-    "vanished_ms",
-    "grace_ms",
+    *("namespace", "witness", "rate_milli", "bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms"),
+    *("mark_ms", "beat_ms", "reserves_until_ms", "in_budget", "is_listed", "is_posted_before"),
 )
-_MORE = ("mark_ms", "beat_ms", "reserves_until_ms", "in_budget", "is_listed", "is_posted_before")
 # of the last written tick; a rate of NEVER: the row is new, and what is posted was charged
 _LAST = ("last_bound_ms", "last_end_ms", "last_rate_milli", "last_due", "last_closed")
-_NAMES = (*_SESSION, *_MORE, *_LAST)
+_NAMES = (*_SESSION, *_LAST)
 _AT = {name: at for at, name in enumerate(_NAMES)}
 _NO_SESSION = [NEVER if name in ("ended_ms", "vanished_ms", "reserves_until_ms") else 0 for name in _NAMES]
 
@@ -84,23 +77,17 @@ class SessionTable:
         if not there:
             self.by_witness.pop(session.witness, None)
 
-    def restore(
-        self,
-        sessions: Mapping[str, Session],
-        posted: Mapping[str, tuple[Posting, ...]],
-        beats: Mapping[str, int],
-        marks: Mapping[str, int],
-    ) -> None:
-        """Hold these sessions as they are written, by UID, with the watermarks of witnesses. What the last
-        written tick computed of them stays known."""
+    def restore(self, written: Iterable[tuple[Session, tuple[Posting, ...], int, int]]) -> None:
+        """Hold these sessions, each as `put` takes it. What the last written tick computed of them stays
+        known."""
         last = {uid: self._values[-len(_LAST) :, row].tolist() for uid, row in self._rows.items()}
         self.remove(list(self._rows))
         self.by_witness.clear()
-        for uid, session in sessions.items():
-            self.put(session, posted.get(uid, ()), beats.get(uid, 0), marks.get(session.witness, 0))
+        for session, posted, beat_ms, mark_ms in written:
+            self.put(session, posted, beat_ms, mark_ms)
             self.index_witness(session)
-            if uid in last:
-                self._values[-len(_LAST) :, self._rows[uid]] = last[uid]
+            if session.uid in last:
+                self._values[-len(_LAST) :, self._rows[session.uid]] = last[session.uid]
 
     def put(self, session: Session, posted: tuple[Posting, ...], beat_ms: int, mark_ms: int) -> None:
         """Add an open session with its postings, or replace it. ``mark_ms``: its witness's watermark, as
@@ -148,6 +135,7 @@ class SessionTable:
         if new:
             self._posted = np.concatenate([self._posted, np.array(new, np.int64).T], axis=1)
             self._touched.update(row for row, *_ in new)
+            self._forget_sums()
 
     def remove(self, uids: Collection[str]) -> None:
         """Remove sessions that are settled."""
@@ -172,8 +160,9 @@ class SessionTable:
         for witness, mark_ms in marks.items():
             at = self._witness(witness)
             self._marks[at] = mark_ms
-        self._values[_AT["is_listed"]] = False
-        self._values[_AT["is_listed"], _rows(self._rows[uid] for uid in listed if uid in self._rows)] = True
+        is_listed = self._column("is_listed")
+        is_listed[:] = False
+        is_listed[_indexes(self._rows[uid] for uid in listed if uid in self._rows)] = True
 
     def compute(self, now_ms: int, settle_after_ms: int) -> list[str]:
         """Compute what every session is charged for now. Returns those of which something may have to be
@@ -198,7 +187,7 @@ class SessionTable:
         self._due = self._now.proven | silent | (self._now.closed & (length_ms == 0))
         self._numbers = np.int64 if self._are_small() else object
         looked = self._due & ((column("last_due") == 0) | (self._now.end_ms != column("last_end_ms")))
-        touched = _rows(self._touched)
+        touched = _indexes(self._touched)
         looked[touched] = self._due[touched] | (column("is_posted_before")[touched] != 0)
         self._forget_sums()
         return [self._uids[row] for row in np.flatnonzero(looked)]
@@ -221,13 +210,12 @@ class SessionTable:
         goes_on = is_same_rate & ~is_new & (start_ms == then_ms)
         since_ms = np.where(is_same, _LATEST, np.where(goes_on, np.minimum(until_ms, end_ms), first_ms))
         differs = ~is_same | (self._now.closed != column("last_closed"))
-        differs[_rows(self._touched)] = True
+        differs[_indexes(self._touched)] = True
         names = column("namespace")[differs]
         earliest = np.full(len(self._namespaces), _LATEST)
         np.minimum.at(earliest, names, since_ms[differs])
         moments = ((self._namespaces[at], int(earliest[at])) for at in np.unique(names))
         self.changed_since = {name: None if at_ms == _LATEST else at_ms for name, at_ms in moments if name}
-        self._forget_sums()
 
     def mark_written(self, has_budget: Callable[[str], bool], withheld: Set[str] = frozenset()) -> None:
         """The tick is written. Changes in a namespace without a budget are not carried over: they are kept
@@ -260,7 +248,7 @@ class SessionTable:
     def pending_of(self, uid: str, span: Interval) -> int:
         """Like `pending`, of one of its open sessions."""
         row = self._rows[uid]
-        _, amounts = self._owed((span.start_ms, span.end_ms), _rows((row,)), self._posted[0] == row)
+        _, amounts = self._owed((span.start_ms, span.end_ms), _indexes((row,)), self._posted[0] == row)
         return int(amounts.sum())
 
     def declared_each(self, namespace: str) -> Iterator[tuple[int, int, int]]:
@@ -338,7 +326,7 @@ class SessionTable:
         asked = known.setdefault(span, 0)
         if isinstance(asked, int) and asked < _FEW:
             known[span] = asked + 1
-            _, amounts = amounts_in(span, _rows(rows.values()), self._posted[1] == at)
+            _, amounts = amounts_in(span, _indexes(rows.values()), self._posted[1] == at)
             return int(amounts.sum())
         if isinstance(asked, int):
             asked = known[span] = self._by_name(*amounts_in(span, slice(None), slice(None)))
@@ -376,5 +364,5 @@ _Sums = dict[Span, "Column | int"]  # int: how many namespaces asked
 _AmountsIn = Callable[[Span, _Some, _Some], tuple[Column, Column]]
 
 
-def _rows(found: Iterable[int]) -> Column:
+def _indexes(found: Iterable[int]) -> Column:
     return np.fromiter(found, np.intp)
