@@ -292,8 +292,8 @@ class HttpLoop:
             self._end(connection)
 
     def _count_answer(self, connection: HttpConnection) -> None:
-        """Where answers of too many bytes are not taken, the half that was answered first is reset: a 503 for
-        the next requests would let those who do not read keep the others out."""
+        """Where clients have not taken answers of too many bytes, the half of them that was answered first is
+        reset. A 503 would not do: then clients that never read an answer would keep all others out."""
         connection.answered_at = time.monotonic()
         self._untaken_bytes += len(connection.rest) + connection.untaken()
         if self._untaken_bytes <= self._limits.unanswered_bytes:
