@@ -23,11 +23,6 @@ def reserved_uid(pod: LedgerPod) -> str:
     return f"{pod.uid}{HOLD}{reserved.free_ms}" if reserved and reserved.free_ms is not None else ""
 
 
-def pod_uid(session_uid: str) -> str:
-    """The UID of the pod that a session is for, also one for reserved cards, or for CPU and memory."""
-    return session_uid.partition(":")[0]
-
-
 def open_reserved(
     pod: LedgerPod, cards: tuple[Card, ...], settings: BudgetSettings, now_ms: int
 ) -> Session | None:
@@ -41,6 +36,7 @@ def open_reserved(
     return replace(
         session,
         uid=reserved_uid(pod),
+        charge="reserved",
         admitted_in_budget=False,  # the waiting pod reserves already
         bound_ms=span[0],
         vanished_ms=span[1],

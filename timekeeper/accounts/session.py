@@ -4,7 +4,7 @@ last correction."""
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from sys import intern
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -18,16 +18,32 @@ from timekeeper.core.request.cards import amounts_by_card, decode_placement, enc
 from timekeeper.core.values import Card, Placement, Slice, UndecodableError
 
 SessionKind = Literal["pod", "claim", "host"]
-HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
-HOST = ":host:"  # in the UID of a session for CPU and memory, after the pod's
-# in the UID of an earlier session of a pod, which ended when its rate changed, or before the pod came back
-BEFORE = ":before:"
-CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
+Charge = Literal["pod", "claim", "host", "reserved"]
+# in the UID of a session, after its pod's or claim's, and before a number; `kind_of` alone searches them
+HOLD, HOST, CLAIM, BEFORE = ":hold:", ":host:", ":claim:", ":before:"
 # in place of a node: until when the claims of the cluster are known
 CLAIMS = "resource.k8s.io/claims"
 CLAIMS_SEEN = "resource.k8s.io/claims-seen"  # until when the next settler knows of all claims
 MAX_DOUBT = 500  # characters of a doubt
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
+
+
+class ChargeKind(NamedTuple):
+    """What a session is for: a pod's cards, those that are reserved for it, its CPU and memory (an earlier
+    release charged them), or a claim; whether a later session of its pod has taken its place; and the UID of
+    its pod or claim."""
+
+    charge: Charge
+    is_earlier: bool
+    owner_uid: str
+
+
+def kind_of(uid: str) -> ChargeKind:
+    """What the UID of a session says, for rows of releases before the schema 0035."""
+    own, is_earlier, _ = uid.partition(BEFORE)
+    charges: dict[str, Charge] = {HOLD: "reserved", HOST: "host", CLAIM: "claim"}
+    mark = next((each for each in charges if each in own), "")
+    return ChargeKind(charges[mark] if mark else "pod", bool(is_earlier), own.partition(mark or BEFORE)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +81,27 @@ class Session:
     was_unseen: bool = False
     # why its rate or its end is not certain; None: both are
     doubt: str | None = None
-    # or claim: then ``name`` is the claim's; or host: what CPU and memory cost in an earlier release
-    kind: SessionKind = "pod"
+    # claim: then ``name`` is the claim's; host: what CPU and memory cost in an earlier release; reserved: of
+    # cards for a waiting pod, then ``vanished_ms`` is the reservation's end
+    charge: Charge = "pod"
     # UIDs of the pods that a claim is reserved for, with blanks between them
     consumers: str = ""
     # the pods that it was ever reserved for, each as UID/name, with blanks between them
     users: str = ""
     # of its node, when its pod's phase was last seen and was not terminal; None: not known
     boot: str | None = None
+    is_earlier: bool = False  # a later session of its pod has taken its place
+    owner_uid: str = ""  # of its pod or claim
+
+    @property
+    def kind(self) -> SessionKind:
+        """What the release before reads in place of ``charge``."""
+        return "pod" if self.charge == "reserved" else self.charge
 
     @property
     def is_claim(self) -> bool:
         """True if it is of a claim's allocation. Its ``ended_ms`` is the allocation's end."""
-        return self.kind == "claim"
+        return self.charge == "claim"
 
     @property
     def is_static(self) -> bool:
@@ -90,20 +114,15 @@ class Session:
         return CLAIMS if self.is_claim else self.node
 
     @property
-    def is_reserved(self) -> bool:
-        """True if it is for cards that were reserved for a waiting pod. Its ``vanished_ms`` is the
-        reservation's end."""
-        return HOLD in self.uid
-
-    @property
-    def is_of_host(self) -> bool:
-        """True if it is for a pod's CPU and memory, which an earlier release charged."""
-        return self.kind == "host"
-
-    @property
     def is_over(self) -> bool:
         """True if the pod can give no further evidence of running."""
         return self.ended_ms is not None or self.vanished_ms is not None
+
+
+def stored(*columns: Any) -> Session:
+    """A session as its row has it; what a row of an earlier release does not say follows from its UID."""
+    session = Session(*columns)
+    return session if session.charge else replace(session, **kind_of(session.uid)._asdict())
 
 
 def evidence(
@@ -140,6 +159,7 @@ def open_session(
     rating = rated(_demand(pod, placement), node, settings)
     session = Session(
         uid=pod.uid,
+        owner_uid=pod.uid,
         namespace=pod.namespace,
         name=pod.name,
         owner=pod.owner,

@@ -7,6 +7,7 @@ from flask import Flask, Response
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
+from timekeeper.accounts.session import SessionKind
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Paged, amount_of, answer
 from timekeeper.api.http.parameters import (
@@ -55,14 +56,15 @@ _From = TypedDict("_From", {"from": str})
 
 class NodeCharge(_From, AmountAnswer):
     """A pod's charge on a node. `group`: of the namespace at the end, empty for none; `heldMilli`: its part
-    of the cards together, in thousandths of one; `to`: until when it is charged, null while it runs; `end`,
-    and in words `why`; `state`: `settled`, or `open` where later proof may still change it; `amount`: in
-    milli-GPU x milliseconds."""
+    of the cards together, in thousandths of one; `kind`: as of a session; `to`: until when it is charged,
+    null while it runs; `end`, and in words `why`; `state`: `settled`, or `open` where later proof may still
+    change it; `amount`: in milli-GPU x milliseconds."""
 
     namespace: str
     group: str
     pod: str
     uid: str
+    kind: SessionKind
     owner: str
     models: str
     cards: list[str]
@@ -179,7 +181,7 @@ def _charges(found: list[ChargedSession], quiet_ms: int, history: History) -> li
 
 def _end(charged: ChargedSession, quiet_ms: int) -> End:
     session = charged.session
-    if session.is_reserved and session.is_over:
+    if session.charge == "reserved" and session.is_over:
         return "reservation"
     if session.vanished_ms is not None:
         is_leaving = session.vanished_ms + session.grace_ms > charged.until_ms
@@ -197,6 +199,7 @@ def _row(charged: ChargedSession, end: End, history: History) -> NodeCharge:
         "group": history.group(session.namespace, max(session.bound_ms, until_ms - 1)),
         "pod": session.name,
         "uid": session.uid,
+        "kind": session.kind,
         "owner": session.owner,
         "models": session.models,
         "cards": cards_of(session.devices),

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from timekeeper.accounts.session import CLAIM
 from timekeeper.accounts.usage import (
     LABEL,
     PricedCorrection,
@@ -190,7 +189,7 @@ def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
 
 
 _OF_POD = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
-_OF_CLAIM = ("classes", "drivers", "devices")
+_OF_CLAIM = ("claim", "classes", "drivers", "devices")
 COLUMNS = (*_OF_POD, *_OF_CLAIM)
 PLACE = 5  # enough to identify a row within its time: the rest follows from the UID
 
@@ -198,9 +197,8 @@ PLACE = 5  # enough to identify a row within its time: the rest follows from the
 def focus_row(asked: ReportQuery, line: ReportLine) -> Cells:
     """One report line with `COLUMNS`, by column of FOCUS; None is null."""
     row = _priced(asked, line)
-    is_claim = CLAIM in row["uid"]
-    row["type"] = "ResourceClaim" if is_claim else "Pod"
-    row["description"] = f"GPU time of {'claim' if is_claim else 'pod'} {row['pod']}"
+    row["type"] = "ResourceClaim" if row["claim"] else "Pod"
+    row["description"] = f"GPU time of {'claim' if row['claim'] else 'pod'} {row['pod']}"
     return _focus(asked, row, line.span.start_ms)
 
 
@@ -213,7 +211,7 @@ def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     own |= {name: priced.of[name] for name in own if name in priced.of}
     row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
     row |= {"from": iso(of.start_ms), "to": iso(of.end_ms)}
-    row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if CLAIM in row["uid"] else "Pod"
+    row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if row["claim"] else "Pod"
     row["description"] = f"Correction by {correction.actor}: {correction.reason}"
     return _focus(asked, row, correction.created_ms)
 

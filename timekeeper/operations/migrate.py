@@ -1,9 +1,10 @@
-"""``bursar-timekeeper migrate``: brings the database to this release's schema."""
+"""``bursar-timekeeper migrate``: brings the database to this release's schema, and its rows."""
 
 import os
 
 from timekeeper.log import log
 from timekeeper.settings import TimekeeperSettings, UnusableError
+from timekeeper.store import kinds
 from timekeeper.store.engine.damage import damage_at_start
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.former import refuse_former
@@ -18,6 +19,7 @@ def migrate(settings: TimekeeperSettings) -> None:
             raise UnusableError(f"--database: {store.shown}: {damage}")
         refuse_former(store)
         later = upgrade(store)
+        kinds.fill(store)
     except UnavailableError as error:
         raise UnusableError(f"--database: {store.shown}: {error}; {_allowed(store)}") from error
     finally:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.claims.claim_sessions import claim_uid
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceClaim
@@ -53,7 +52,7 @@ def doubt_notices(opened: Iterable[Session]) -> Iterator[ClaimNotice]:
 
 
 def _on_both(session: Session, reason: ClaimReason, message: str) -> Iterator[ClaimNotice]:
-    uid = claim_uid(session.uid)
+    uid = session.owner_uid
     yield ClaimNotice("ResourceClaim", session.namespace, session.name, uid, reason, message, "Warning")
     for each in session.users.split()[:MAX_PODS]:
         uid, _, name = each.partition("/")
@@ -74,7 +73,7 @@ def budget_notices(
     claims, pods = defaultdict[str, list[_Named]](list), defaultdict[str, list[_Named]](list)
     for session in sessions:
         if session.is_claim and not session.is_over and session.namespace in texts:
-            claims[session.namespace].append((session.name, claim_uid(session.uid)))
+            claims[session.namespace].append((session.name, session.owner_uid))
     for uid, using in cluster.claims.pods.items():
         pod = using.pod
         is_running = pod.node and using.gone_ms is None and not pod.hold.over and uid not in cluster.pods

@@ -46,7 +46,7 @@ from timekeeper.settler.state.ledger_state import (
 )
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
-from timekeeper.store import bindings, decisions, ends, fencing, postings, role_findings
+from timekeeper.store import bindings, decisions, ends, fencing, kinds, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
@@ -132,6 +132,7 @@ class Settler:
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self._arrears_ms = 0
         # after fencing: includes the previous settler's last write
+        kinds.fill(store)
         self.ledger = read_ledger_state(store, only_meter)
         self.cluster.had_lease |= self.ledger.watermarks.keys() - self.ledger.leaseless
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
@@ -455,7 +456,7 @@ class Settler:
         yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
         if cluster.pods_relisted:
             for uid, session in self.ledger.sessions.items():
-                is_a_pods = not (session.is_claim or session.is_of_host)
+                is_a_pods = session.charge not in ("claim", "host")
                 if is_a_pods and not session.is_over and uid not in cluster.pods:
                     yield uid
 

@@ -12,7 +12,6 @@ from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNod
 from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, read_series
-from timekeeper.accounts.session import HOLD
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
 from timekeeper.log import log, log_exception
@@ -94,7 +93,7 @@ class UseReader:
         holders: dict[Pod, PodOnNode] = {}
         sessions: dict[str, MeasuredSession] = {}
         for uid, pod in pods.items():
-            session = self._settler.ledger.session(uid) if pod.is_charged and HOLD not in uid else None
+            session = self._settler.ledger.session(uid) if pod.is_charged else None
             if session is None:
                 continue
             cards = cards_of(session.devices, session.requested_milli).most

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Column, Select, func, select, union_all
 
 from timekeeper.accounts.budget_history import BudgetEntry
-from timekeeper.accounts.reserved import pod_uid
-from timekeeper.accounts.session import CLAIMS, HOST
+from timekeeper.accounts.session import CLAIMS, kind_of
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     DAY_MS,
@@ -47,6 +46,7 @@ class StoredSession(NamedTuple):
     folded_ms: int | None
     devices: str
     kind: str
+    owner_uid: str
 
     @property
     def witness(self) -> str:
@@ -144,19 +144,24 @@ def pod_rows(connection: Connection) -> Iterator[PodRows]:
         rows: tuple[list[Any], ...] = ([], [], [], [])
         for _, kind, row in found:
             rows[kind].append(row)
+        session = StoredSession._make(rows[0][0]) if rows[0] else None
+        if session and not session.owner_uid:
+            session = session._replace(owner_uid=kind_of(uid).owner_uid)
         yield PodRows(
             uid,
-            StoredSession._make(rows[0][0]) if rows[0] else None,
+            session,
             tuple(map(StoredPosting._make, rows[1])),
             tuple(map(StoredRollup._make, rows[2])),
-            _beat_ms(connection, uid) if HOST in uid else max((row.beat_ms for row in rows[3]), default=None),
+            _beat_ms(connection, session.owner_uid)
+            if session and session.kind == "host"
+            else max((row.beat_ms for row in rows[3]), default=None),
             sum(row.beat_ms > row.received_ms for row in rows[3]),
         )
 
 
 def _beat_ms(connection: Connection, uid: str) -> int | None:
-    """The latest heartbeat of the pod whose CPU and memory the session is for."""
-    its = HEARTBEATS.c.session_uid == pod_uid(uid)
+    """The latest heartbeat of the pod."""
+    its = HEARTBEATS.c.session_uid == uid
     beat_ms: int | None = connection.scalar(select(func.max(HEARTBEATS.c.beat_ms)).where(its))
     return beat_ms
 

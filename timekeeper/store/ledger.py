@@ -29,7 +29,7 @@ from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.posting import Posting
-from timekeeper.accounts.session import CLAIM, Session
+from timekeeper.accounts.session import Session, stored
 from timekeeper.accounts.statements import AccountKey
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
@@ -55,8 +55,6 @@ _LATELY = 1000  # grants; concurrent ones have numbers close to each other
 _ROWS = 2000  # fetched at a time
 _SHORT = 100  # characters
 _FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
-
-# Written exactly like the partial index's condition: SQLite uses the index only then.
 
 _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
@@ -127,8 +125,8 @@ def names_of_claims(connection: Connection, names: Iterable[tuple[str, str]]) ->
     """Those of these namespaces and names that a claim with a session has, or had before it was rolled up."""
     found: set[tuple[str, str]] = set()
     for chunk in chunks(sorted(names)):
-        for its, is_claims in ((SESSIONS.c, SESSIONS.c.kind == "claim"), (FOLDED.c, _IS_CLAIMS)):
-            of_them = and_(is_claims, tuple_(its.namespace, its.name).in_(chunk))
+        for its in (SESSIONS.c, FOLDED.c):
+            of_them = and_(its.kind == "claim", tuple_(its.namespace, its.name).in_(chunk))
             rows = connection.execute(select(its.namespace, its.name).where(of_them))
             found.update((namespace, name) for namespace, name in rows)
     return frozenset(found)
@@ -140,13 +138,9 @@ def ends_of_claims(connection: Connection, names: Iterable[tuple[str, str]], sin
     its, found = SESSIONS.c, dict[str, int]()
     for chunk in chunks(sorted(names)):
         of_them = and_(its.kind == "claim", tuple_(its.namespace, its.name).in_(chunk))
-        rows = select(its.uid, its.ended_ms).where(of_them, its.ended_ms >= since_ms)
-        for uid, ended_ms in connection.execute(rows.order_by(its.ended_ms)):
-            found[uid.partition(CLAIM)[0]] = ended_ms
+        rows = select(its.owner_uid, its.ended_ms).where(of_them, its.ended_ms >= since_ms)
+        found.update(_pairs(connection, rows.order_by(its.ended_ms)))
     return found
-
-
-_IS_CLAIMS = FOLDED.c.session_uid.contains(CLAIM, autoescape=True)
 
 
 def watermarks(connection: Connection) -> dict[str, int]:
@@ -376,7 +370,7 @@ def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
 
 
 def _sessions(connection: Connection, statement: Select[Any]) -> dict[str, Session]:
-    found = (Session(*map(_shared, row)) for row in _streamed(connection, statement))
+    found = (stored(*map(_shared, row)) for row in _streamed(connection, statement))
     return {session.uid: session for session in found}
 
 

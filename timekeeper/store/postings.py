@@ -31,7 +31,7 @@ from timekeeper.store.engine.schema import (
     WAITING,
 )
 
-_SESSION = tuple(each.name for each in fields(Session))
+_SESSION = (*(each.name for each in fields(Session)), "kind")
 _HELD = tuple(column.name for column in HELD_PODS.c)
 _POSTING = tuple(each.name for each in fields(Posting))
 _CHANGING = (
@@ -174,7 +174,7 @@ def _replaced(table: Table, rows: list[dict[str, Any]]) -> tuple[Written, Writte
 
 
 _KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib", "kind")
-_READ = ("uid", "rate_milli", "ended_ms", "vanished_ms", "devices", *_KEPT)
+_READ = ("uid", "rate_milli", "ended_ms", "vanished_ms", "devices", "owner_uid", *_KEPT)
 
 _ADD = text(
     "INSERT INTO days (namespace, day_ms, amount) VALUES (:namespace, :day_ms, :amount)"
@@ -298,6 +298,7 @@ def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Roll
             "session_uid": uid,
             **{name: getattr(found[uid], name) for name in _KEPT},
             "devices": found[uid].devices if found[uid].kind == "claim" else "",
+            "owner_uid": found[uid].owner_uid if found[uid].kind == "host" else None,
             "from_ms": run.from_ms,
             "to_ms": run.to_ms,
             "rate_milli": run.rate_milli,

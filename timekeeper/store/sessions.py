@@ -34,7 +34,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeEngine
 
 from timekeeper.accounts.balance import Rates
-from timekeeper.accounts.session import CLAIMS, HOST, Session
+from timekeeper.accounts.session import CLAIMS, Session, stored
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.charged import NEVER, ChargedColumns, EvidenceColumns, charged
 from timekeeper.core.ledger.metering import Interval
@@ -91,7 +91,7 @@ class OpenSums:
 def known(now_ms: Expression) -> KnownSessions:
     """Sessions with their evidence, and their charges by `core.ledger.charged`."""
     its = SESSIONS.c
-    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == without_host(its.uid))
+    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == shown_uid(its, its.uid))
     witness = case((its.kind == "claim", literal(CLAIMS)), else_=its.node)
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
     evidences = EvidenceColumns(
@@ -218,25 +218,10 @@ def greatest(one: Expression, other: Expression) -> Expression:
     return _Greatest(one, other)
 
 
-def without_host(uid: Expression) -> Expression:
+def shown_uid(rows: Any, uid: Expression) -> Expression:
     """The UID of a session; of one for a pod's CPU and memory, that of the pod's own: its heartbeats are of
-    both, and reports show them as one pod."""
-    return _WithoutHost(uid)
-
-
-class _WithoutHost(GenericFunction[str]):
-    name, type, inherit_cache = "without_host", Text(), True
-
-
-@compiles(_WithoutHost)
-def _before_host(element: _WithoutHost, compiler: SQLCompiler, **more: Any) -> str:
-    return f"split_part({compiler.process(element.clause_expr.element, **more)}, '{HOST}', 1)"
-
-
-@compiles(_WithoutHost, "sqlite")
-def _before_host_in_sqlite(element: _WithoutHost, compiler: SQLCompiler, **more: Any) -> str:
-    uid = compiler.process(element.clause_expr.element, **more)
-    return f"substr({uid}, 1, instr({uid} || '{HOST}', '{HOST}') - 1)"
+    both, and reports show them as one pod. ``rows``: the columns of sessions, or of rolled-up ones."""
+    return case((rows.kind == "host", func.coalesce(rows.owner_uid, uid)), else_=uid)
 
 
 class _Least(GenericFunction[int]):
@@ -404,7 +389,7 @@ def _charged_query() -> Select[Any]:
 
 def _charged(*row: Any) -> ChargedSession:
     *columns, owed, posted, until_ms = row
-    session = Session(*columns)
+    session = stored(*columns)
     pending = int(owed) - int(posted) if session.settled_ms is None else 0
     return ChargedSession(session, int(posted), pending, int(until_ms))
 

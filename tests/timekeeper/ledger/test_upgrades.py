@@ -25,6 +25,7 @@ from tests.timekeeper.past import differences
 from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease
 from timekeeper.__main__ import main
+from timekeeper.accounts.session import kind_of
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
 from timekeeper.store.engine.schema import ENDED, METADATA, SESSIONS
@@ -162,6 +163,7 @@ def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str
         table: [
             {name: row[name] for name in row if name not in DROPPED.get(table, ())}
             | dict.fromkeys(ADDED.get(table, ()))
+            | (kind_of(row["uid"])._asdict() if table == "sessions" else {})
             for row in rows
         ]
         for table, rows in recorded.items()

@@ -13,7 +13,7 @@ from tests.timekeeper.one_by_one import figures_of, pending
 from tests.timekeeper.worlds import HOUR
 from timekeeper.accounts.balance import BalanceFigures, UnsettledSession
 from timekeeper.accounts.posting import Posting
-from timekeeper.accounts.session import CLAIMS, Session, SessionKind, evidence
+from timekeeper.accounts.session import CLAIMS, Charge, Session, evidence
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.state.session_table import SessionTable
 
@@ -29,7 +29,7 @@ rates = st.sampled_from([0, 1, 250, 8_000])
 @st.composite
 def open_sessions(draw: st.DrawFn, rate: st.SearchStrategy[int] = rates) -> tuple[UnsettledSession, bool]:
     """A session with what is known of it, of a node of three or of a claim; and whether its pod is listed."""
-    kind: SessionKind = draw(st.sampled_from(("pod", "claim")))
+    charge: Charge = draw(st.sampled_from(("pod", "claim")))
     bound_ms = draw(moments)
     declares, is_listed = draw(st.booleans()), draw(st.booleans())
     session = Session(
@@ -50,7 +50,7 @@ def open_sessions(draw: st.DrawFn, rate: st.SearchStrategy[int] = rates) -> tupl
         grace_ms=draw(st.integers(0, NOW)),
         watermark_ms=draw(known),
         reserves_until_ms=bound_ms + draw(moments) if declares else None,
-        kind=kind,
+        charge=charge,
     )
     bounds = sorted(draw(st.lists(moments, max_size=4)))
     posted = tuple(

@@ -22,11 +22,6 @@ _MOST_USERS = 256  # Kubernetes reserves a claim for no more pods at one time
 _MOST_A_SECOND = 32  # allocations of one claim that can be told apart
 
 
-def claim_uid(session_uid: str) -> str:
-    """The UID of the claim that the session is of."""
-    return session_uid.partition(CLAIM)[0]
-
-
 def consumers_of(session: Session) -> tuple[str, ...]:
     """The UIDs of the pods that hold GPUs by the session's claim; none once it is over, or if its access is
     an administrator's."""
@@ -97,6 +92,7 @@ def open_claim_session(
     is_pods = pod is not None and claim.owner.startswith("Pod/")
     return Session(
         uid=opening.uid,
+        owner_uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
         owner=(pod.pod.owner or claim.owner) if pod and is_pods else claim.owner,
@@ -111,7 +107,7 @@ def open_claim_session(
         requested_milli=sum(gpu.share_milli for gpu in charge.gpus),
         requested_mib=sum(gpu.rating.requested.memory_mib for gpu in charge.gpus),
         doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,
-        kind="claim",
+        charge="claim",
         consumers=" ".join(claim.consumers),
         users=" ".join(claim.users),
     )

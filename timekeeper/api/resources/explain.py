@@ -286,7 +286,7 @@ def _charge(charged: ChargedSession, is_orphan: bool) -> ChargeAnswer:
     (hours,) = apart(amount)
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
-    held = "CPU and memory beyond its cards" if session.is_of_host else "held cards"
+    held = "CPU and memory beyond its cards" if session.charge == "host" else "held cards"
     what = "charge" if CLOCK_WAS_SET in (session.doubt or "") else "rate"
     doubt = f" The {what} is not certain: {session.doubt}." if session.doubt else ""
     if session.is_static:

@@ -237,10 +237,8 @@ def _which(call: Call, zone: str) -> SessionFilter:
 def _shown(charged: ChargedSession, history: History) -> SessionAnswer:
     session = charged.session
     in_budget: bool | None = session.admitted_in_budget
-    if (
-        session.is_reserved
-        or session.is_claim
-        or (not in_budget and history.is_metered(session.namespace, session.opened_ms))
+    if session.charge in ("reserved", "claim") or (
+        not in_budget and history.is_metered(session.namespace, session.opened_ms)
     ):
         in_budget = None  # nothing of ours admitted it
     return {

@@ -142,6 +142,7 @@ def costs(visit: Visit) -> PageContent:
     seen_ms = _seen_ms(visit) if this.has(visit.now_ms) and group not in _ALONE else 0
     rows, total = _compared(visit, group, month, reports, seen_ms)
     at = page_at(visit.text("page"), len(rows), _ROWS)
+    hidden = ("uid", _CORRECTION, "claim" if group == "pod" else "")
     values = {
         "rows": rows[_ROWS * at : _ROWS * (at + 1)],
         "found": len(rows),
@@ -154,9 +155,7 @@ def costs(visit: Visit) -> PageContent:
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": this.rows == MOST,
         "span": (this.from_ms, this.to_ms) if this.rows and group != "day" else None,
-        "columns": [
-            name for name in (rows[0].bill.cells if rows else ()) if name not in ("uid", _CORRECTION)
-        ],
+        "columns": [name for name in (rows[0].bill.cells if rows else ()) if name not in hidden],
         "has_corrections": any(row.bill.cells.get(_CORRECTION) for row in rows),
         "group": group,
         "label": visit.text("label"),
@@ -250,6 +249,7 @@ def _query(visit: Visit, group: str) -> dict[str, str | None]:
 def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     """The month's report, and beside it those of the month before and of the last week, in one answer."""
     asked = {**_query(visit, group), "month": month, "beside": _beside(visit, group, month)}
+    asked |= {"group": "pod,claim"} if group == "pod" else {}  # its page, or the claim's
     rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **asked)
     by_time: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for raw in rows:

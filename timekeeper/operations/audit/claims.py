@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.claims.claim_sessions import claim_uid, decode_devices, is_dated
+from timekeeper.accounts.claims.claim_sessions import decode_devices, is_dated
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.devices import DevicePools, DeviceSlice
 from timekeeper.core.claims.drivers import rules_of
@@ -78,7 +78,7 @@ class ClaimComparison:
         if session.ended_ms is not None:
             return
         if session.kind == "claim":
-            self._open.setdefault(claim_uid(session.uid), []).append(session)
+            self._open.setdefault(session.owner_uid, []).append(session)
         elif session.uid in self._served:
             self._paying.add(session.uid)
 
@@ -115,7 +115,7 @@ class ClaimComparison:
 
     def _check_left(self, session: StoredSession, claim: DeviceClaim | None) -> None:
         """A session whose allocation the cluster does not have."""
-        uid, name = claim_uid(session.uid), f"{session.namespace}/{session.name}"
+        uid, name = session.owner_uid, f"{session.namespace}/{session.name}"
         if claim is None and session.watermark_ms is not None:
             reason = "its object is gone, and it is charged until the pods that used it have ended"
             self.listed.append(NotCompared("claim", uid, name, reason))

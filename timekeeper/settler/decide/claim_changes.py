@@ -7,7 +7,6 @@ from functools import partial
 from timekeeper.accounts.claims.claim_sessions import (
     Opening,
     begin_ms,
-    claim_uid,
     decode_devices,
     end_claim_session,
     held_by_claim,
@@ -54,7 +53,7 @@ def unallocated(
     """What of a pod without a node no session of a claim holds: its request, without the claims that are
     allocated already. Those pods count as changed of whose claims a session has changed."""
     changed = [session for session in changes.sessions.values() if session.is_claim]
-    now = {claim_uid(session.uid): session for session in changed if not session.is_over}
+    now = {session.owner_uid: session for session in changed if not session.is_over}
     for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
         cluster.unbound_changes |= cluster.claims.waiting[name] & cluster.unbound
 

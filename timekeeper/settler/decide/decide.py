@@ -16,7 +16,6 @@ from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.laws import Breach
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
-from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.core.claims.drivers import rules_of
@@ -72,7 +71,7 @@ def ended_host_sessions(facts: TickFacts, pods: PodChanges) -> SessionChanges:
     cards do now."""
     ledger, changes = facts.ledger, SessionChanges()
     for session in [ledger.sessions[uid] for uid in ledger.of_host]:
-        own = pod_uid(session.uid)
+        own = session.owner_uid
         of_cards = pods.sessions.get(own) or ledger.session(own) or session
         known = ledger.unsettled(of_cards, ledger.watermarks.get(of_cards.node))
         end_ms = known.witnessed(facts.now_ms).interval.end_ms

@@ -31,7 +31,7 @@ def reservation_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
     sessions = [
         session
         for session in {**ledger.sessions, **pods.sessions}.values()
-        if session.kind == "pod" and _GROUP in session.labels and BEFORE not in session.uid
+        if session.kind == "pod" and _GROUP in session.labels and not session.is_earlier
         if session.settled_ms is None
     ]
     fractions: dict[tuple[str, str], list[_Part]] = {}
@@ -100,6 +100,7 @@ def _charge(
     for (from_ms, rest_milli), (to_ms, _) in pairwise(rests):
         past = replace(session, uid=f"{session.uid}{BEFORE}{from_ms}", bound_ms=from_ms, opened_ms=now_ms)
         past = replace(past, ended_ms=to_ms, vanished_ms=None, started_ms=None, rate_milli=rate(rest_milli))
+        past = replace(past, is_earlier=True)
         if past.rate_milli:
             changes.open(past)
     from_ms, rest_milli = rests[-1]

@@ -8,7 +8,6 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import (
     end_reserved,
     open_reserved,
-    pod_uid,
     reserved_end_ms,
     reserved_uid,
 )
@@ -69,10 +68,10 @@ class _ReservedTick(TickFacts):
     def end_without_pod(self) -> None:
         """A complete list does not contain the pod: the earlier settler saw it last."""
         for uid in [each for uids in self.ledger.reserved.values() for each in uids]:
-            owner = pod_uid(uid)
+            session = self.ledger.sessions[uid]
             known = (self.cluster.pods, self.cluster.deleted_pods, self.cluster.deleted_waiting)
-            if not any(owner in each for each in known):
-                self._end(self.ledger.sessions[uid], self.ledger.pulse.decided_ms)
+            if not any(session.owner_uid in each for each in known):
+                self._end(session, self.ledger.pulse.decided_ms)
 
     def _end(self, session: Session, end_ms: int | None) -> None:
         ended = end_reserved(session, end_ms)

@@ -161,7 +161,8 @@ class _PodTick(TickFacts):
         known = evidence(session, watermark_ms, self.ledger.beats.get(session.uid))
         ended_ms = witnessed(known, self.now_ms).interval.end_ms
         past = replace(session, uid=f"{session.uid}{BEFORE}{session.bound_ms}", opened_ms=self.now_ms)
-        past = self.changes.open(replace(past, ended_ms=ended_ms, vanished_ms=None, settled_ms=None))
+        past = replace(past, is_earlier=True, ended_ms=ended_ms, vanished_ms=None, settled_ms=None)
+        self.changes.open(past)
         self.ledger.table.index_witness(replace(past, uid=session.uid))  # its node does not extend it
         said_ms = pod.created_ms if pod.is_static else pod.started_ms or 0
         starts = [at_ms for at_ms in (since_ms, said_ms) if at_ms >= ended_ms]
@@ -272,7 +273,7 @@ class _PodTick(TickFacts):
         if pods.is_complete:
             return
         for uid, each in self.ledger.sessions.items():
-            if each.is_reserved or each.is_of_host or each.vanished_ms is None:
+            if each.charge in ("reserved", "host") or each.vanished_ms is None:
                 continue
             if uid not in pods.holds and uid not in changed:
                 gone = Vanished(each.vanished_ms, each.grace_ms)
@@ -297,7 +298,7 @@ class _PodTick(TickFacts):
     def end_sessions_without_pod(self) -> None:
         """End running sessions whose pods a complete list does not contain."""
         for uid, session in self.ledger.sessions.items():
-            if session.is_claim or session.is_of_host or session.is_over:
+            if session.charge in ("claim", "host") or session.is_over:
                 continue
             if uid in self.cluster.pods or uid in self.cluster.deleted_pods or uid in self.changes.sessions:
                 continue

@@ -77,7 +77,7 @@ def _postings(
 ) -> tuple[Posting, ...]:
     session = open_session.session
     reason = _BY_PROOF if witnessed.proven else _BY_EVIDENCE
-    if session.is_reserved:
+    if session.charge == "reserved":
         reason = _RESERVED
     elif session.is_claim and witnessed.proven:
         reason = _RELEASED

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
+from timekeeper.accounts.claims.claim_sessions import consumers_of
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice, Pods
@@ -295,7 +295,7 @@ def _sharing(settler: Settler, session_uid: str) -> tuple[str, ...]:
     """The UIDs of the pods without which the claim of this session holds nothing; none if others than pods
     use it."""
     session = settler.ledger.session(session_uid)
-    claim = settler.cluster.claims.allocated.get(claim_uid(session_uid))
+    claim = settler.cluster.claims.allocated.get(session.owner_uid) if session else None
     if session is None or (claim is not None and claim.other_consumers):
         return ()
     return consumers_of(session)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
-from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of, held_by_claim, held_by_driver
+from timekeeper.accounts.claims.claim_sessions import consumers_of, held_by_claim, held_by_driver
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -19,7 +19,6 @@ from timekeeper.accounts.held.declared import (
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.protection import ProtectedPods
-from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
@@ -249,15 +248,15 @@ class LedgerState:
             self._index_users(session, before)
             count_claims(self.claims_milli, [(before, session)])
             self._count_drivers(session, before)
-            uid = claim_uid(session.uid)
+            uid = session.owner_uid
             if not session.is_over:
                 self.running_claims[uid] = session.uid
             elif self.running_claims.get(uid) == session.uid:
                 del self.running_claims[uid]
             return
-        if session.is_reserved:
+        if session.charge == "reserved":
             _index_open(self.reserved, session)
-        elif session.is_of_host and session.settled_ms is None:
+        elif session.charge == "host" and session.settled_ms is None:
             self.of_host.add(session.uid)
         else:
             self.of_host.discard(session.uid)
@@ -293,7 +292,7 @@ class LedgerState:
 
 
 def _index_open(index: dict[str, set[str]], session: Session) -> None:
-    uid = pod_uid(session.uid)
+    uid = session.owner_uid
     if session.settled_ms is None:
         index.setdefault(uid, set()).add(session.uid)
         return

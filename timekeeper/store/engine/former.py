@@ -8,12 +8,17 @@ from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Store, UnavailableError
 from timekeeper.store.engine.sqlite import file_of
 
-FORMER = "0027"  # its last revision; an export of it can be imported
+FORMER = "0027"  # its last revision; an export of it can be imported, and one of the release before
+BEFORE = "0034"
 # By table: the columns that it had beside those of today. Nothing read them.
 DROPPED = {"sessions": ("charge_from", "start_grace_ms")}
-# By table: the columns that it lacked, which are NULL.
+# By table: the columns that it lacked, or that release, which are NULL.
 ADDED = {
-    "sessions": ("boot", "host_cpu_milli", "host_memory_bytes", "forgiven_ms"),
+    "sessions": (
+        *("boot", "host_cpu_milli", "host_memory_bytes", "forgiven_ms"),
+        *("charge", "is_earlier", "owner_uid"),
+    ),
+    "folded": ("owner_uid",),
     "ends": ("forgiven_ms",),
     "nodes": ("leaseless",),
 }

@@ -35,6 +35,8 @@ METADATA = MetaData(
 _KEY = BigInteger().with_variant(Integer(), "sqlite")
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+# of rows of an earlier release, written as in the indexes' own conditions: databases use these only then
+NO_CHARGE, NO_OWNER = text("charge IS NULL"), text("kind = 'host' AND owner_uid IS NULL")
 _IN_ONE_DAY = f"from_ms / {DAY_MS} = (to_ms - 1) / {DAY_MS}"
 
 ENTRIES = Table(
@@ -136,6 +138,9 @@ SESSIONS = Table(
     Column("host_cpu_milli", BigInteger),
     Column("host_memory_bytes", BigInteger),
     Column("forgiven_ms", BigInteger),  # written by the release before alone, which reads it
+    Column("charge", Text),  # what ``kind`` says for the release before, and more; NULL: it wrote the row
+    Column("is_earlier", Boolean),
+    Column("owner_uid", Text),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
@@ -159,6 +164,7 @@ SESSIONS = Table(
         sqlite_where=text("forgiven_ms IS NOT NULL"),
         postgresql_where=text("forgiven_ms IS NOT NULL"),
     ),
+    Index("ix_sessions_unfilled", "uid", sqlite_where=NO_CHARGE, postgresql_where=NO_CHARGE),
     comment="one pod's hold of its cards, by pod UID: what is fixed at opening, then the evidence",
 )
 
@@ -254,6 +260,7 @@ FOLDED = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("kind", Text, nullable=False),
     Column("devices", Text, nullable=False),  # of claims alone
+    Column("owner_uid", Text),  # of the kind host alone
     UniqueConstraint("session_uid", "from_ms"),
     CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
     CheckConstraint(
@@ -261,6 +268,7 @@ FOLDED = Table(
     ),
     Index(None, "to_ms"),
     Index(None, "namespace", "to_ms"),
+    Index("ix_folded_unfilled", "session_uid", sqlite_where=NO_OWNER, postgresql_where=NO_OWNER),
     comment="what is kept of sessions that ended long ago: their net charges, at most one UTC day each",
 )
 

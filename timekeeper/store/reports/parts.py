@@ -6,7 +6,7 @@ session, so each session is looked up once and not once per row. If day totals s
 each namespace; a price is then looked up once a namespace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,12 @@ from timekeeper.store.reports.columns import (
     without_index,
 )
 from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
-from timekeeper.store.sessions import due, greatest, least, without_host
+from timekeeper.store.sessions import due, greatest, least, shown_uid
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
-# what `CLAIMED` are read from
+# what `CLAIMED`, and the UID, are read from
 _OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
+_OF_UID = ("kind", "owner_uid")
 _MEASURED = ("covered", "used", "unused", "by_node", "by_tenant")
 
 Expression = ColumnElement[Any]
@@ -140,7 +141,7 @@ class Parts:
         ]  # evidence of later ones is not read
         own = (each for each in self.asked.columns if each not in (*DATED, *CLAIMED))
         named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
-        named |= {*_OF_CLAIMS} if self._is_claimed else set()
+        named |= {*self._read_from}
         columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
         sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, *theirs)
         start, end = sessions.c.start_ms, sessions.c.end_ms
@@ -181,7 +182,7 @@ class Parts:
         """Measured use of the hours that begin in the range, of present and rolled-up sessions."""
         measured = self._by_word(span)
         names = ["namespace", "name", "owner", "node", "models", "labels", "requested_milli"]
-        names += [each for each in _OF_CLAIMS if self._is_claimed and each not in names]
+        names += [each for each in self._read_from if each not in names]
         once = (func.min(FOLDED.c[name]).label(name) for name in names)
         both = measured.join(FOLDED, FOLDED.c.session_uid == measured.c.session_uid)
         theirs = self._narrow(select(*measured.c, *once).select_from(both), FOLDED, span)
@@ -269,8 +270,10 @@ class Parts:
         return self.shape.is_cut or bool((set(DATED) - named) & set(self.asked.columns))
 
     @property
-    def _is_claimed(self) -> bool:
-        return not {*CLAIMED}.isdisjoint(self.asked.columns)
+    def _read_from(self) -> Iterable[str]:
+        """What columns are read from that no table has."""
+        of_claims = () if {*CLAIMED}.isdisjoint(self.asked.columns) else _OF_CLAIMS
+        return dict.fromkeys((*of_claims, *(_OF_UID if "uid" in self.asked.columns else ())))
 
     @property
     def _is_split(self) -> bool:
@@ -296,7 +299,7 @@ class Parts:
         if name in CLAIMED:
             return claimed(self.dialect, rows.c, name)
         if name == "uid":
-            return without_host(rows.c.uid if "uid" in rows.c else rows.c.session_uid)
+            return shown_uid(rows.c, rows.c.uid if "uid" in rows.c else rows.c.session_uid)
         return rows.c[_ATTRIBUTES.get(name, name)]
 
     def _clip_of(self, table: Table, stretch: Stretch) -> _Clip:

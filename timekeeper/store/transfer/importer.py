@@ -22,8 +22,9 @@ from sqlalchemy import (
 )
 
 from timekeeper.settings import UnusableError
+from timekeeper.store import kinds
 from timekeeper.store.engine.engine import Connection, insert_all
-from timekeeper.store.engine.former import ADDED, DROPPED, FORMER
+from timekeeper.store.engine.former import ADDED, BEFORE, DROPPED, FORMER
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
@@ -102,6 +103,8 @@ def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
             add_all_rollups(connection)
     _check_days(connection, last, totals)
     _count_on(connection)
+    while kinds.fill_some(connection):
+        pass
     return count
 
 
@@ -117,19 +120,19 @@ def _check_empty(connection: Connection) -> None:
 def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
     """The rows of a complete file, as written, without those of tables that have ended."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
-    is_former = False
+    revision = ""
     for number, line in enumerate(lines, start=1):
         document = _document(number, line)
         if done:
             raise ImportRefusedError(number, "the trailer was the line before; nothing may follow it")
         if number == 1:
             _check_header(document)
-            is_former = document["revision"] == FORMER
+            revision = document["revision"]
         elif "sha256" in document:
             _check_trailer(number, document, digest.hexdigest())
             done = True
         elif document.get("table") not in _ENDED:
-            row = _row(number, document, is_former)
+            row = _row(number, document, revision)
             if TABLES.index(row.table) < last:
                 raise ImportRefusedError(number, f"rows of {row.table.name} must come earlier in the file")
             last = TABLES.index(row.table)
@@ -155,11 +158,11 @@ def _check_header(document: dict[str, Any]) -> None:
     if document.get("bursar") != "ledger" or document.get("version") != VERSION:
         wanted = f'"bursar": "ledger", "version": {VERSION}'
         raise ImportRefusedError(1, f"it is not the header of an exported ledger; it must have {wanted}")
-    if document.get("revision") not in (newest_revision(), FORMER):
+    if document.get("revision") not in (newest_revision(), BEFORE, FORMER):
         raise ImportRefusedError(
             1,
             f"the ledger was exported at schema {document.get('revision')}, and this release reads"
-            f" {newest_revision()} and {FORMER} alone: import with the release that exported",
+            f" {newest_revision()}, {BEFORE} and {FORMER} alone: import with the release that exported",
         )
 
 
@@ -174,12 +177,13 @@ def _check_trailer(number: int, document: dict[str, Any], digest: str) -> None:
         )
 
 
-def _row(number: int, document: dict[str, Any], is_former: bool) -> _Row:
+def _row(number: int, document: dict[str, Any], revision: str) -> _Row:
     table = next((table for table in TABLES if table.name == document.get("table")), None)
     values = document.get("row")
     if table is None or not isinstance(values, dict):
         raise ImportRefusedError(number, "it is not a row: it must have a table of the ledger, and a row")
-    gone, new = (names.get(table.name, ()) if is_former else () for names in (DROPPED, ADDED))
+    gone = DROPPED.get(table.name, ()) if revision == FORMER else ()
+    new = ADDED.get(table.name, ()) if revision != newest_revision() else ()
     values = {**dict.fromkeys(new), **values}
     for name in sorted(values.keys() ^ {*table.c.keys(), *gone}):
         problem = "there is no such column" if name in values else "it is missing"

@@ -1,0 +1,34 @@
+"""What sessions are for, in rows that a release before the schema 0035 wrote: it follows from their UIDs."""
+
+from sqlalchemy import bindparam, select, update
+
+from timekeeper.accounts.session import ChargeKind, kind_of
+from timekeeper.store.engine.engine import Connection, Store, execute_all
+from timekeeper.store.engine.schema import FOLDED, NO_CHARGE, NO_OWNER, SESSIONS
+
+_AT_ONCE = 2_000  # UIDs of each table, in one transaction
+_UNFILLED = (
+    (SESSIONS.c.uid, NO_CHARGE, ChargeKind._fields),
+    (FOLDED.c.session_uid, NO_OWNER, ("owner_uid",)),
+)
+
+
+def fill(store: Store) -> None:
+    """Fill all such rows, a few in each transaction: others write in between."""
+    is_left = True
+    while is_left:
+        with store.writing() as connection:
+            is_left = fill_some(connection)
+
+
+def fill_some(connection: Connection) -> bool:
+    """Fill a few, and return whether more may be left."""
+    most = 0
+    for uid, unfilled, names in _UNFILLED:
+        some = select(uid).where(unfilled).distinct().order_by(uid).limit(_AT_ONCE)
+        found = {each: kind_of(each)._asdict() for each in connection.scalars(some)}
+        rows = [{"b_uid": each, **{f"b_{name}": found[each][name] for name in names}} for each in found]
+        of_uid = update(uid.table).where(uid == bindparam("b_uid"))
+        execute_all(connection, of_uid.values({name: bindparam(f"b_{name}") for name in names}), rows)
+        most = max(most, len(rows))
+    return most == _AT_ONCE
