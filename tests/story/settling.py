@@ -264,7 +264,7 @@ class Timekeeper:
             return ()
         self.database.write(decision.changes)
         ledger.protected = decision.protected
-        ledger.apply_changes(decision.changes, history, decision.statement_cache)
+        ledger.apply_changes(decision.changes, history, decision.statement_cache, decision.accounts)
         ledger.classes_version = self.cluster.classes_version
         ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.sessions.all.deferred)

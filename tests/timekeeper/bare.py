@@ -151,7 +151,7 @@ class Life:
         if is_written:
             self.write(decision, read)
             ledger.protected = decision.protected
-            ledger.apply_changes(decision.changes, history, decision.statement_cache)
+            ledger.apply_changes(decision.changes, history, decision.statement_cache, decision.accounts)
             ledger.forget(self.cluster.pods)
             self.cluster.mark_written(decision.sessions.all.deferred)
             self.check(names, now)

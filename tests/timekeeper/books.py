@@ -1,5 +1,5 @@
 """A ledger whose rows a test writes itself, including rows that the settler would never write, and its REST
-API."""
+API. Before each request the accounts are stated, as a settler does it in each tick."""
 
 import itertools
 import json
@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from tests.support.clock import Clock
 from tests.support.shared_routes import SharingFlask
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.rows import SESSION
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status, with_schema
@@ -103,10 +104,12 @@ class Books:
             connection.execute(insert(FIGURES), [row])
 
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
+        write_accounts(self.store, self.clock())
         return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
+        write_accounts(self.store, self.clock())
         return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def rows(self, query: str = "") -> list[Json]:

@@ -17,6 +17,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.books import Books, Run, days
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, token, user_status
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
@@ -71,6 +72,7 @@ class Dashboards:
 
     def client(self) -> Client:
         """A browser without scripts."""
+        write_accounts(self.books.store, self.books.clock())
         return Client(self.app)
 
     @contextmanager

@@ -84,6 +84,12 @@ GOOD: dict[str, Row] = {
         **{"name": "n", "runs": '{"b":1}', "use_ms": 1, "received_ms": 1},
         **{"cards": "{}", "overuse": "{}", "idle": "{}"},
     },
+    "accounts": {
+        **{"subject": "a", "start_ms": 0, "end_ms": 1, "granted": None, "carried": 0, "received": 0},
+        **{"posted": 0, "pending": 0, "reserved": 0, "declared": 0, "reserving_milli": 0},
+        **{"running_milli": 0, "waiting_milli": 0, "standing": "UNLIMITED", "as_of_ms": 0, "term": 0},
+        "format": 1,
+    },
     "bindings": {
         **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "request": "{}"},
         **{"devices": "", "grace_ms": 0, "received_ms": 1},

@@ -362,7 +362,12 @@ class Town:
         return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def budget(self, namespace: str = "team-a") -> Json:
-        """GET /v1/budgets/<namespace>."""
+        """GET /v1/budgets/<namespace>, once what time alone changed is written."""
+        ledger, cache = self.settler.ledger, self.settler.ledger.statement_cache
+        if cache is not None:
+            ledger.accounts_left = {*cache.statements.namespaces, *cache.statements.groups}
+            ledger.accounts = {}  # as after a start
+        self.tick()
         answer: Json = self.get(f"/v1/budgets/{namespace}").get_json()
         return answer
 

@@ -36,6 +36,19 @@ class UnsettledSession:
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """A namespace's rates now, in milli-GPU."""
+
+    # each without pods that reserve their declared time
+    reserving_milli: int = 0  # live sessions that were admitted in budget
+    running_milli: int = 0  # sessions whose charge has begun and not ended
+    waiting_milli: int = 0  # admitted pods without a node
+
+
+NO_RATES = Rates()
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """An account at a moment. A namespace is in budget only if its group is too."""
 
@@ -46,6 +59,8 @@ class Statement:
     # when this account is over budget at the present rate; None: not in this period
     own_exhausted_ms: int | None = None
     group: "Statement | None" = None  # the account of the namespace's group
+    rates: Rates = NO_RATES
+    received: int = 0  # the part of the grants that groups have passed on
 
     @property
     def standing(self) -> StandingWord:
@@ -121,19 +136,6 @@ _STRICTEST = ("deny", "hold", "evict", "reclaim", "deprioritize")
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """A namespace's rates now, in milli-GPU."""
-
-    # each without pods that reserve their declared time
-    reserving_milli: int = 0  # live sessions that were admitted in budget
-    running_milli: int = 0  # sessions whose charge has begun and not ended
-    waiting_milli: int = 0  # admitted pods without a node
-
-
-NO_RATES = Rates()
-
-
-@dataclass(frozen=True, slots=True)
 class BalanceFigures:
     """The amounts that an account's balance is computed from."""
 
@@ -143,6 +145,7 @@ class BalanceFigures:
     rates: Rates = NO_RATES
     carried: int = 0  # the part of ``granted`` that was carried over
     declared: int = 0  # reserved by pods that declared their time
+    received: int = 0  # the part of ``granted`` that groups have passed on
 
 
 def statement(
@@ -161,7 +164,9 @@ def statement(
         declared=figures.declared,
     )
     ends = exhausted_at(balance, rates.running_milli, sum(reserving), lookahead, account.span, now_ms)
-    return Statement(in_force, account, balance, figures.carried, ends, group)
+    return Statement(
+        in_force, account, balance, figures.carried, ends, group, rates=rates, received=figures.received
+    )
 
 
 def untouched(history: History, now_ms: int, groups: Mapping[str, Statement]) -> Statement:

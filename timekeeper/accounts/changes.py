@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from timekeeper.accounts.account_rows import AccountRow
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.declared import DeclaredReservation
@@ -49,4 +50,7 @@ class Changes:
     released: tuple[str, ...] = ()  # UIDs of pods that are held no more
     declared: tuple[DeclaredReservation, ...] = ()  # reservations of declared time that no release wrote
     undeclared: Set[str] = frozenset()  # UIDs of pods whose reservation is over or has become a session
+    accounts: tuple[AccountRow, ...] = ()
+    closed: Set[str] = frozenset()  # subjects that have no account any more
+    is_first: bool = False  # of a settler: no row of accounts stays
     published: StandingsDocument | None = None  # the standings document; None: unchanged

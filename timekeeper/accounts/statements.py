@@ -19,7 +19,18 @@ AccountKey = tuple[str, int, int]  # a namespace or group (``_group.NAME``), and
 Part = tuple[str, int, int]  # a namespace, and the bounds of any span, such as its time as a group's member
 
 
-class LedgerTotals(Protocol):
+class SpentTotals(Protocol):
+    """What was spent, including this tick's postings."""
+
+    def posted(self, part: Part) -> int:
+        """What is posted for the namespace's time inside the part, this tick's postings included."""
+
+    def pending(self, part: Part) -> int:
+        """What the namespace's unsettled sessions owe for time inside the part beyond what is posted.
+        Negative if a correction is due."""
+
+
+class LedgerTotals(SpentTotals, Protocol):
     """The ledger's totals, including this tick's postings.
 
     ``posted`` and ``pending`` are mostly read for the same parts in each tick (see `working_set`), and
@@ -38,13 +49,6 @@ class LedgerTotals(Protocol):
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
         """The span of the subject's latest account with a grant that ended by then; None without one."""
-
-    def posted(self, part: Part) -> int:
-        """What is posted for the namespace's time inside the part, this tick's postings included."""
-
-    def pending(self, part: Part) -> int:
-        """What the namespace's unsettled sessions owe for time inside the part beyond what is posted.
-        Negative if a correction is due."""
 
     def declared(self, part: Part) -> int:
         """What the namespace's pods that declared their time reserve inside the part."""
@@ -121,25 +125,8 @@ def statements(
     )
 
 
-def stated(
-    history: History, subjects: Iterable[str], spenders: Iterable[str], sums: LedgerTotals, now_ms: int
-) -> dict[str, tuple[Statement, GrantSums]]:
-    """The accounts of these namespaces and groups, listed or not, each with its grants including those that
-    are due."""
-    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
-    groups: dict[str, Statement] = {}
-    found = {}
-    for subject in subjects:
-        group = "" if is_group(subject) else history.group(subject, now_ms)
-        if group and group not in groups:
-            groups[group] = teller.make_one(GROUP + group, None).statement
-        make = teller.make_one(subject, groups.get(group))
-        found[subject] = (make.statement, make.due.granted)
-    return found
-
-
 def spent_in(
-    history: History, subject: str, spenders: Iterable[str], sums: LedgerTotals, span: Interval
+    history: History, subject: str, spenders: Iterable[str], sums: SpentTotals, span: Interval
 ) -> int:
     """What counts as spent in a namespace's or group's account with this span: posted and pending."""
     own = _parts(_members(history, spenders) if is_group(subject) else {}, subject, span)
@@ -193,10 +180,6 @@ class _StatementMaker:
         )
         return chains
 
-    def make_one(self, subject: str, group: Statement | None) -> _SubjectStatement:
-        """Like `make`, for a subject whose chain is not known yet."""
-        return self.make(subject, self.chains((subject,))[subject], group)
-
     def make(self, subject: str, accounts: tuple[Account, ...], group: Statement | None) -> _SubjectStatement:
         """The statement of a namespace or group, with the grants that are due to it now."""
         history, now_ms = self.history, self.now_ms
@@ -219,6 +202,7 @@ class _StatementMaker:
             self._rates(subject),
             due.granted.carried,
             sum(map(self.sums.declared, _parts(self.members, subject, accounts[-1].span))),
+            due.granted.received,
         )
         each = statement(history, subject, figures, now_ms, group)
         is_listed = (

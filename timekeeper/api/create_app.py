@@ -44,6 +44,7 @@ from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.peers import NO_PEERS, Peers
+from timekeeper.store.accounts import NotWrittenError
 from timekeeper.store.engine.engine import ConflictError, NoSpaceError, Store, UnavailableError
 
 Clock = Callable[[], int]
@@ -161,6 +162,10 @@ def _handle_errors(app: Flask, outages: OutageLog) -> None:
 
     @app.errorhandler(NoSpaceError)
     def end_report(error: NoSpaceError) -> Response:
+        return unavailable(str(error)).response()
+
+    @app.errorhandler(NotWrittenError)
+    def wait_for_settler(error: NotWrittenError) -> Response:
         return unavailable(str(error)).response()
 
     @app.errorhandler(UnavailableError)

@@ -34,7 +34,7 @@ ABSENT_S = 60.0  # until the next look for the CustomResourceDefinition
 
 
 class BudgetObjects:
-    """Used by one thread. ``statements``: the accounts now, by namespace, None before the first decision;
+    """Used by one thread. ``statements``: the accounts now, by subject, None before the first decision;
     ``exists``: whether a namespace does; ``seconds``: a monotonic clock; ``now_ms``: the time that an object
     says."""
 
@@ -116,7 +116,7 @@ class BudgetObjects:
         if statements is self._seen:
             return
         for name, statement in statements.items():
-            if statement is not self._seen.get(name):
+            if statement is not self._seen.get(name) and not name.startswith("_"):
                 self._due(name, status_of(statement))
         for name in self._written.keys() - statements.keys():
             self._due(name, NO_BUDGET)

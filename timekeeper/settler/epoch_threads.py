@@ -171,9 +171,8 @@ class EpochThreads:
         return Notifier(self.store, settler.epoch, lambda: settler.ledger.history, key, self.now_ms)
 
     def _statements(self) -> Mapping[str, Statement] | None:
-        """The accounts of the last tick; None before the first decision."""
-        cache = self.settler.ledger.statement_cache
-        return None if cache is None or not self.settler.has_decided else cache.statements.namespaces
+        """The accounts as written last; None before the first decision."""
+        return self.settler.ledger.accounts if self.settler.has_decided else None
 
     def _history(self) -> History | None:
         """The budgets in force; None before the first decision."""

@@ -1,9 +1,8 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from itertools import chain
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
@@ -18,11 +17,12 @@ from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.laws import LAWS, Breach, LedgerFacts, breaches
-from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
+from timekeeper.accounts.pods import LedgerPod, ReportedBinding, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.accounts.session import CLAIMS_SEEN
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, counted, of_sources, published
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.edge.source_health import SourceHealth
@@ -36,7 +36,6 @@ from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.findings import EVERY_MS, broken_laws, findings
 from timekeeper.settler.pod_notices import PodNotice
-from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
     DatabaseTotals,
@@ -46,10 +45,17 @@ from timekeeper.settler.state.ledger_state import (
 )
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
-from timekeeper.store import bindings, decisions, ends, fencing, kinds, postings, role_findings
+from timekeeper.store import decisions, ends, fencing, kinds, news, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE
-from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
+from timekeeper.store.engine.engine import (
+    ConflictError,
+    Connection,
+    Store,
+    UnavailableError,
+    write_all,
+)
+from timekeeper.store.news import News
 
 Clock = Callable[[], int]
 # what changed claims may have in the database: see `wanted_uids`, `allocated_since`, and since when
@@ -98,13 +104,11 @@ class Settler:
         self._clock = clock
         self._notices = Notices(notify, notify_pod, record, notify_claim, record_unmade or record)
         self._seconds = seconds
-        self._beats_ms = self._all_beats_ms = 0
+        self._beats_ms = self._all_beats_ms = self._beats_read_ms = self._all_beats_read_ms = 0
         self._bindings_ms = self._bindings_read_ms = 0
         self._ends_read_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
-        self._self_check = SelfCheck()
-        self._self_check.schedule_next(0.0, time.monotonic())  # the first tick has enough to read
         self._broken: frozenset[Breach] = frozenset()  # laws, in the last tick
         for law in LAWS:
             metrics.LAWS_BROKEN.labels(law.__name__)  # so that the first is an increase from 0 for Prometheus
@@ -178,16 +182,7 @@ class Settler:
         metrics.TICKS.labels("written" if written else "nothing new").inc()
         ended = time.monotonic()
         metrics.TICK_SECONDS.set(ended - began)
-        self._check(ended)
         return True
-
-    def _check(self, began_s: float) -> None:
-        """Compare what is stated as posted with the database."""
-        try:
-            self._self_check.check(self.ledger, DatabaseTotals(self._store), began_s)
-        except UnavailableError:
-            return  # the next tick says so
-        self._self_check.schedule_next(began_s, time.monotonic())
 
     def _log_failure(self, error: str) -> None:
         """Logs each error once, not four times a second."""
@@ -219,15 +214,15 @@ class Settler:
         self._follow_modes(history, now_ms)
         wanted, allocated, absent = self._wanted(), self._allocated(), set(self._missing())
         with self._store.reading() as connection:
+            new = self._read_news(connection, now_ms)
             self._load_sessions(connection, *wanted)
             self._load_claims(connection, allocated)
             if not self.has_decided:
                 self._load_payments(connection)
-            unseen = self._read_bindings(connection, now_ms)
-            ended = self._read_ends(connection, {each.uid for each in unseen} | absent, now_ms)
-            beats = self._read_beats(connection, now_ms)
-            grants = read_grants(connection, self.ledger.grants, now_ms)
-        self._take_beats(beats, now_ms)
+            unseen = self._unseen(new.bindings)
+            ended = self._ends(connection, new.ends, {each.uid for each in unseen} | absent)
+            grants = read_grants(connection, self.ledger.grants, new.grants_mark, now_ms)
+        self._take_beats(new.beats)
         self.ledger.take_grants(grants)
         if self._since_ms is None:
             decided_ms = self.ledger.pulse.decided_ms
@@ -243,7 +238,7 @@ class Settler:
             ended,
             self._since_ms,
             self._arrears_ms,
-            tuple(chain.from_iterable(self._self_check.breaches.values())),
+            self.epoch.number,
         )
         decision = decide(self.cluster, self.ledger, facts)
         found = None
@@ -254,13 +249,13 @@ class Settler:
             found = published((*unread, *own))
         if decision.changes != Changes() or found is not None:
             rows = postings.rows_of(decision.changes)
+            if found is not None:
+                rows.append(role_findings.replaced("settler", found, now_ms))
             runs = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
             made = decisions.rows_of(SOURCE, runs)
-            with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms) as connection:
-                postings.apply(connection, rows)
-                decisions.write(connection, made)
-                if found is not None:
-                    role_findings.record(connection, "settler", found, now_ms)
+            turn = decisions.TURN if made else ""
+            with fencing.writing(self._store, self.epoch, self.ledger.pulse.tick_ms, turn) as connection:
+                write_all(connection, [*rows, *decisions.changes(connection, made)], is_last=True)
             if found is not None:
                 self._found_ms, wrong = now_ms, counted(found)
                 for code in {code for code, kind in CATALOGUE.items() if kind.level != "ok"} - {WATCH_FAILS}:
@@ -283,7 +278,9 @@ class Settler:
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
         self.ledger.protected = decision.protected  # before its sessions: see `view_of`
         withheld = decision.withheld.namespaces
-        self.ledger.apply_changes(decision.changes, history, decision.statement_cache, withheld)
+        self.ledger.apply_changes(
+            decision.changes, history, decision.statement_cache, decision.accounts, withheld
+        )
         self.ledger.classes_version = self.cluster.classes_version
         if not withheld:
             self._ends_ms, self._bindings_ms = self._ends_read_ms, self._bindings_read_ms
@@ -423,28 +420,39 @@ class Settler:
         names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
         ledger.claim_names = reading.names_of_claims(connection, names)
 
-    def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
+    def _read_news(self, connection: Connection, now_ms: int) -> News:
+        began_s, of_bindings, of_ends, beats_since_ms = self._seconds(), None, None, None
+        if began_s >= self._next_beats_s:
+            is_all = now_ms - self._all_beats_ms >= _ALL_BEATS_INTERVAL_MS or now_ms < self._beats_ms
+            beats_since_ms = 0 if is_all else max(0, self._beats_ms - _BEAT_OVERLAP_MS)
+            self._beats_read_ms, self._all_beats_read_ms = now_ms, now_ms if is_all else self._all_beats_ms
+        if not 0 <= now_ms - self._bindings_read_ms < _BINDINGS_INTERVAL_MS:
+            since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
+            of_bindings = Interval(since_ms, now_ms - _BINDING_PATIENCE_MS)
+            self._bindings_read_ms = now_ms
+        self._ends_read_ms = self._ends_ms
+        if not 0 <= now_ms - self._ends_ms < _ENDS_INTERVAL_MS:
+            of_ends = Interval(max(0, min(self._ends_ms, now_ms) - _BEAT_OVERLAP_MS), now_ms)
+            self._ends_read_ms = now_ms
+        found = news.read(connection, beats_since_ms, of_bindings, of_ends)
+        if beats_since_ms is not None:
+            took_s = self._seconds() - began_s
+            self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
+        return found
+
+    def _unseen(self, found: Iterable[ReportedBinding]) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
-        if 0 <= now_ms - self._bindings_read_ms < _BINDINGS_INTERVAL_MS:
-            return ()
-        until_ms = now_ms - _BINDING_PATIENCE_MS
-        since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
-        found = bindings.unopened(connection, since_ms, until_ms)
-        self._bindings_read_ms = now_ms
         pods = (pod_of(each) for each in found if each.uid not in self.cluster.pods)
         metered = self.cluster.metered
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
         return tuple(each for each in views if each is not None)
 
-    def _read_ends(self, connection: Connection, missing: Set[str], now_ms: int) -> tuple[ReportedEnd, ...]:
+    def _ends(
+        self, connection: Connection, new: Mapping[str, ReportedEnd], missing: Set[str]
+    ) -> tuple[ReportedEnd, ...]:
         """What extenders saw of removals that no process of the ledger saw: the reports that arrived, and
         those about pods that are missing since this tick."""
-        found = ends.of(connection, missing) if missing else {}
-        self._ends_read_ms = self._ends_ms
-        if not 0 <= now_ms - self._ends_ms < _ENDS_INTERVAL_MS:
-            since_ms = max(0, min(self._ends_ms, now_ms) - _BEAT_OVERLAP_MS)
-            found |= ends.news(connection, since_ms, now_ms)
-            self._ends_read_ms = now_ms
+        found = {**(ends.of(connection, missing) if missing else {}), **new}
         settled = [uid for uid in found if self.ledger.session(uid) is None]
         if settled:
             self.ledger.add_sessions(reading.sessions_of(connection, settled))
@@ -460,23 +468,10 @@ class Settler:
                 if is_a_pods and not session.is_over and uid not in cluster.pods:
                     yield uid
 
-    def _read_beats(self, connection: Connection, now_ms: int) -> tuple[bool, dict[str, int]] | None:
-        """Whether these are all, and the latest of each session; None: it is too soon."""
-        began_s = self._seconds()
-        if began_s < self._next_beats_s:
-            return None
-        is_all = now_ms - self._all_beats_ms >= _ALL_BEATS_INTERVAL_MS or now_ms < self._beats_ms
-        beats = reading.beats(connection, 0 if is_all else max(0, self._beats_ms - _BEAT_OVERLAP_MS))
-        took_s = self._seconds() - began_s
-        self._next_beats_s = began_s + 5 * took_s if took_s > _SLOW_S else 0.0
-        return is_all, beats
-
-    def _take_beats(self, found: tuple[bool, dict[str, int]] | None, now_ms: int) -> None:
-        if found is None:
-            return
-        self._beats_ms, self._all_beats_ms = now_ms, now_ms if found[0] else self._all_beats_ms
+    def _take_beats(self, found: Mapping[str, int]) -> None:
+        self._beats_ms, self._all_beats_ms = self._beats_read_ms, self._all_beats_read_ms
         beats = self.ledger.beats
-        for uid, beat in found[1].items():
+        for uid, beat in found.items():
             if beats.get(uid) != beat and self.ledger.session(uid):
                 beats[uid] = beat
                 self.ledger.new_beats.add(uid)

@@ -24,7 +24,7 @@ from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.decide.decide import TickDecision
+from timekeeper.settler.decide.decide import TickDecision, with_standing
 from timekeeper.settler.decide.stages import PATIENCE_MS
 from timekeeper.settler.pod_notices import (
     FRESH_MS,
@@ -96,7 +96,7 @@ def report(
     _not_charged(cluster)
     _clocks(cluster)
     if decision.statement_cache is not ledger.statement_cache:
-        changed, chosen = _standings(ledger, decision), decision.protected
+        changed, chosen = _standings(ledger, decision, history), decision.protected
         protected = {uid for name in changed if name in chosen for uid in chosen[name].uids}
         pods = cluster.pods.values() if changed else ()
         for pod_notice in change_notices(changed, pods, settings, protected):
@@ -312,11 +312,13 @@ def _forecasts(ledger: LedgerState, decision: TickDecision, notices: Notices, no
             notices.record(forecast)
 
 
-def _standings(ledger: LedgerState, decision: TickDecision) -> dict[str, tuple[BudgetState, Statement]]:
+def _standings(
+    ledger: LedgerState, decision: TickDecision, history: History
+) -> dict[str, tuple[BudgetState, Statement]]:
     """Logs standings that changed. Returns the state before, and the account, of the namespaces whose state
     changed. Only statements that were recomputed are compared: a few of thousands."""
     cache, states = decision.statement_cache, ledger.budget_states
-    made = cache.statements.namespaces
+    made = with_standing(history, cache.statements.namespaces)
     changed: dict[str, tuple[BudgetState, Statement]] = {}
     for name in states.keys() - made.keys():
         del states[name]

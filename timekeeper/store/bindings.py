@@ -1,6 +1,7 @@
 """Bindings that the extender reported, kept for a day."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from sqlalchemy import bindparam, delete, select, text
 
@@ -45,16 +46,20 @@ def record(connection: Connection, bindings: Iterable[ReportedBinding], received
     )
 
 
-def unopened(connection: Connection, from_ms: int, to_ms: int) -> list[ReportedBinding]:
-    """The bindings that were received in this span and whose pods have no session."""
-    columns = [
-        BINDINGS.c[name]
-        for name in ("uid", "namespace", "name", "node", "bound_ms", "request", "devices", "grace_ms")
-    ]
-    has_session = select(SESSIONS.c.uid).where(SESSIONS.c.uid == BINDINGS.c.uid).exists()
-    is_folded = select(FOLDED.c.session_uid).where(FOLDED.c.session_uid == BINDINGS.c.uid).exists()
-    within = BINDINGS.c.received_ms.between(from_ms, to_ms)
-    rows = connection.execute(select(*columns).where(within, ~has_session, ~is_folded))
+_COLUMNS = [
+    BINDINGS.c[name]
+    for name in ("uid", "namespace", "name", "node", "bound_ms", "request", "devices", "grace_ms")
+]
+# those that were received in a span, and whose pods have no session
+UNOPENED = select(*_COLUMNS).where(
+    BINDINGS.c.received_ms.between(bindparam("from_ms"), bindparam("to_ms")),
+    ~select(SESSIONS.c.uid).where(SESSIONS.c.uid == BINDINGS.c.uid).exists(),
+    ~select(FOLDED.c.session_uid).where(FOLDED.c.session_uid == BINDINGS.c.uid).exists(),
+)
+
+
+def reported(rows: Iterable[Any]) -> list[ReportedBinding]:
+    """The rows of `UNOPENED`."""
     return [
         ReportedBinding(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms)
         for uid, namespace, name, node, bound_ms, request, devices, grace_ms in rows

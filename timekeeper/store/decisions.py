@@ -20,12 +20,12 @@ from timekeeper.core.decisions import (
     bounded,
 )
 from timekeeper.store.engine import postgresql
-from timekeeper.store.engine.engine import Connection, execute_all, insert_all
+from timekeeper.store.engine.engine import Connection, Written, write_all
 from timekeeper.store.engine.schema import DECISIONS, NOTIFIED, SESSIONS
 
 SOURCE = "timekeeper"  # of its own decisions
 
-_TURN = "decisions"
+TURN = "decisions"
 _SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
 _EACH_QUERY = 100  # subjects
 _MOST_ROWS = 2_000  # by which the controllers of a set are found
@@ -57,15 +57,19 @@ def rows_of(source: str, runs: Iterable[DecisionRun]) -> list[Row]:
 
 
 def write(connection: Connection, made: Sequence[Row]) -> None:
-    """Add these rows, oldest first.
+    """Add these rows, oldest first, as the last of the transaction."""
+    if made and connection.dialect.name == "postgresql":
+        postgresql.take_turn(connection, TURN)
+    write_all(connection, changes(connection, made))
 
-    Transactions that record take turns, so that rows become visible in the order of their numbers: let this
-    be the last statement of the transaction.
+
+def changes(connection: Connection, made: Sequence[Row]) -> list[Written]:
+    """What adds these rows, oldest first: let it be the last that the transaction writes.
+
+    Transactions that record take the `TURN`, so that rows become visible in the order of their numbers.
     """
     if not made:
-        return
-    if connection.dialect.name == "postgresql":
-        postgresql.take_turn(connection, _TURN)
+        return []
     rows = _unrecorded(connection, made)
     last = _last(connection, rows)
     grown: dict[int, Row] = {}
@@ -83,15 +87,16 @@ def write(connection: Connection, made: Sequence[Row]) -> None:
         before["last_ms"] = max(before["last_ms"], row["last_ms"])
         if "id" in before:
             grown[before["id"]] = before
-    execute_all(
-        connection,
-        update(DECISIONS).where(DECISIONS.c.id == bindparam("at")),
-        [
-            {"at": at, **{name: grown[at][name] for name in ("count", "first_ms", "last_ms")}}
-            for at in sorted(grown)
-        ],
-    )
-    insert_all(connection, DECISIONS, new)
+    times = ("count", "first_ms", "last_ms")
+    counted = [{"at": at, **{f"b_{name}": grown[at][name] for name in times}} for at in sorted(grown)]
+    return [(_COUNTED, counted), (DECISIONS, new)]
+
+
+_COUNTED = (
+    update(DECISIONS)
+    .where(DECISIONS.c.id == bindparam("at"))
+    .values({name: bindparam(f"b_{name}") for name in ("count", "first_ms", "last_ms")})
+)
 
 
 def released(connection: Connection, pods: Mapping[tuple[str, str], str]) -> dict[str, int]:

@@ -42,28 +42,31 @@ def record(connection: Connection, ends: Iterable[ReportedEnd], received_ms: int
     connection.execute(delete(ENDS).where(ENDS.c.received_ms < bindparam("before")), before)
 
 
-def news(connection: Connection, from_ms: int, to_ms: int) -> dict[str, ReportedEnd]:
-    """By UID, the reports that were received in this span and may change a session: it has no proved end, and
-    either no process of the ledger saw its removal, or its hold after that is only known now."""
+def _news() -> Select[Any]:
     its = SESSIONS.c
     is_unproved = or_(its.ended_ms.is_(None), its.ended_ms == 0)
     says_more = or_(ENDS.c.left_ms.is_not(None), ENDS.c.grace_ms > its.grace_ms)
     may_change = or_(its.vanished_ms.is_(None), its.was_unseen, and_(its.settled_ms.is_(None), says_more))
     within = ENDS.c.received_ms.between(bindparam("from_ms"), bindparam("to_ms"))
-    joined = select(*_COLUMNS).join(SESSIONS, its.uid == ENDS.c.uid).where(within, is_unproved, may_change)
-    return _read(connection, joined, {"from_ms": from_ms, "to_ms": to_ms})
+    return select(*_COLUMNS).join(SESSIONS, its.uid == ENDS.c.uid).where(within, is_unproved, may_change)
+
+
+# The reports that were received in a span and may change a session: it has no proved end, and either no
+# process of the ledger saw its removal, or its hold after that is only known now.
+NEWS = _news()
 
 
 def of(connection: Connection, uids: Iterable[str]) -> dict[str, ReportedEnd]:
     """The reports about these pods, by UID."""
     found: dict[str, ReportedEnd] = {}
     for chunk in chunks(sorted(uids)):
-        found |= _read(connection, select(*_COLUMNS).where(ENDS.c.uid.in_(chunk)), {})
+        found |= reported(connection.execute(select(*_COLUMNS).where(ENDS.c.uid.in_(chunk))))
     return found
 
 
-def _read(connection: Connection, query: Select[Any], given: dict[str, int]) -> dict[str, ReportedEnd]:
-    return {row.uid: _end(row) for row in connection.execute(query, given)}
+def reported(rows: Iterable[Any]) -> dict[str, ReportedEnd]:
+    """Such rows, by UID."""
+    return {row.uid: _end(row) for row in rows}
 
 
 def _end(row: Any) -> ReportedEnd:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import select, update
 
 from timekeeper.core.texts import moment
-from timekeeper.store.engine.engine import ConflictError, Connection, Store
+from timekeeper.store.engine import postgresql
+from timekeeper.store.engine.engine import ConflictError, Connection, Store, read_together
 from timekeeper.store.engine.schema import PULSE, TERMS
 
 
@@ -51,13 +52,16 @@ def begin(connection: Connection, holder: str, now_ms: int) -> Epoch:
     return Epoch(before + 1, holder)
 
 
-def require_current(connection: Connection, epoch: Epoch, last_ms: int | None = None) -> None:
+def require_current(connection: Connection, epoch: Epoch, last_ms: int | None = None, turn: str = "") -> None:
     """Check that the epoch is current, and keep it current until this transaction ends. ``last_ms``: the
-    settler's last write of a pulse must still be there, 0: none. Raises EpochOverError or WentBackError."""
+    settler's last write of a pulse must still be there, 0: none; ``turn``: see
+    `Store.writing`. Raises EpochOverError or WentBackError."""
     written = select(PULSE.c.tick_ms).scalar_subquery()
-    number, holder, found_ms = connection.execute(
-        select(TERMS.c.term, TERMS.c.holder, written).with_for_update(of=TERMS)
-    ).one()
+    term = select(TERMS.c.term, TERMS.c.holder, written).with_for_update(of=TERMS)
+    takes_turn = turn and connection.dialect.name == "postgresql"
+    ((number, holder, found_ms),), *_ = read_together(
+        connection, (term, None), *([postgresql.turn_of(turn)] if takes_turn else [])
+    )
     _compare(epoch, Epoch(number, holder))
     if last_ms not in (None, found_ms or 0):
         raise WentBackError(
@@ -86,11 +90,11 @@ def current(connection: Connection) -> Epoch:
 
 
 @contextmanager
-def writing(store: Store, epoch: Epoch, last_ms: int | None = None) -> Iterator[Connection]:
+def writing(store: Store, epoch: Epoch, last_ms: int | None = None, turn: str = "") -> Iterator[Connection]:
     """A transaction that only the holder of this epoch can commit. See `require_current`. Raises
     ConflictError or UnavailableError too."""
     with store.writing() as connection:
-        require_current(connection, epoch, last_ms)
+        require_current(connection, epoch, last_ms, turn)
         yield connection
 
 

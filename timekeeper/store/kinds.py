@@ -3,7 +3,7 @@
 from sqlalchemy import bindparam, select, update
 
 from timekeeper.accounts.session import ChargeKind, kind_of
-from timekeeper.store.engine.engine import Connection, Store, execute_all
+from timekeeper.store.engine.engine import Connection, Store, write_all
 from timekeeper.store.engine.schema import FOLDED, NO_CHARGE, NO_OWNER, SESSIONS
 
 _AT_ONCE = 2_000  # UIDs of each table, in one transaction
@@ -29,6 +29,7 @@ def fill_some(connection: Connection) -> bool:
         found = {each: kind_of(each)._asdict() for each in connection.scalars(some)}
         rows = [{"b_uid": each, **{f"b_{name}": found[each][name] for name in names}} for each in found]
         of_uid = update(uid.table).where(uid == bindparam("b_uid"))
-        execute_all(connection, of_uid.values({name: bindparam(f"b_{name}") for name in names}), rows)
+        filled = of_uid.values({name: bindparam(f"b_{name}") for name in names})
+        write_all(connection, [(filled, rows)])
         most = max(most, len(rows))
     return most == _AT_ONCE

@@ -3,7 +3,7 @@ document."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import lru_cache
 from itertools import groupby
 from sys import intern
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Executable,
     Select,
     Table,
     Text,
@@ -32,7 +33,7 @@ from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session, stored
 from timekeeper.accounts.statements import AccountKey
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.engine import Connection, read_together
 from timekeeper.store.engine.schema import (
     DAY_MS,
     DAYS,
@@ -57,7 +58,9 @@ _SHORT = 100  # characters
 _FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
 
 _SESSION = tuple(each.name for each in fields(Session))
-_POSTING = tuple(each.name for each in fields(Posting))
+_POSTINGS = select(*(POSTINGS.c[each.name] for each in fields(Posting))).order_by(
+    POSTINGS.c.session_uid, POSTINGS.c.sequence
+)
 
 V = TypeVar("V")
 Expression = ColumnElement[Any]
@@ -92,23 +95,27 @@ def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
     """The unsettled sessions of one namespace, or of all."""
     of_it = true() if namespace is None else SESSIONS.c.namespace == namespace
     is_open = and_(SESSIONS.c.settled_ms.is_(None), of_it)
-    sessions = _sessions(connection, select(*(SESSIONS.c[name] for name in _SESSION)).where(is_open))
-    columns = (POSTINGS.c[name] for name in _POSTING)
-    of_those = select(*columns).join(SESSIONS, SESSIONS.c.uid == POSTINGS.c.session_uid).where(is_open)
-    return Sessions(sessions, _by_session(connection, of_those))
+    open_sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(is_open)
+    sessions = _sessions(_streamed(connection, open_sessions))
+    of_those = _POSTINGS.join(SESSIONS, SESSIONS.c.uid == POSTINGS.c.session_uid).where(is_open)
+    return Sessions(sessions, _by_session(_streamed(connection, of_those)))
 
 
 def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
     """The ledger's sessions of these pods, settled or not, with their heartbeats."""
     found = Sessions({}, {})
     for chunk in chunks(sorted(uids)):
-        sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
-        found.sessions.update(_sessions(connection, sessions))
-        postings = select(*(POSTINGS.c[name] for name in _POSTING)).where(POSTINGS.c.session_uid.in_(chunk))
-        found.posted.update(_by_session(connection, postings))
-        folded = select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk))
-        found.folded.update(connection.execute(folded).scalars())
-        found.beats.update(_pairs(connection, _latest_beats().where(HEARTBEATS.c.session_uid.in_(chunk))))
+        sessions, postings, folded, latest = read_together(
+            connection,
+            (select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk)), None),
+            (_POSTINGS.where(POSTINGS.c.session_uid.in_(chunk)), None),
+            (select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk)), None),
+            (_latest_beats().where(HEARTBEATS.c.session_uid.in_(chunk)), None),
+        )
+        found.sessions.update(_sessions(sessions))
+        found.posted.update(_by_session(postings))
+        found.folded.update(uid for (uid,) in folded)
+        found.beats.update(map(tuple, latest))
     return found
 
 
@@ -183,17 +190,17 @@ def _latest_beats() -> Select[tuple[str, int]]:
     return select(HEARTBEATS.c.session_uid, func.max(HEARTBEATS.c.beat_ms)).group_by(HEARTBEATS.c.session_uid)
 
 
-def beats(connection: Connection, since_ms: int = 0, namespace: str | None = None) -> dict[str, int]:
-    """Each session's latest heartbeat, by pod UID, if one was received since then."""
-    found = _latest_beats()
-    if since_ms:
-        found = found.where(HEARTBEATS.c.received_ms >= since_ms)
-    else:
-        found = found.join(SESSIONS, SESSIONS.c.uid == HEARTBEATS.c.session_uid)
-        found = found.where(SESSIONS.c.settled_ms.is_(None))
-    if namespace is not None:
-        found = found.where(SESSIONS.c.namespace == namespace)
-    return _pairs(connection, found)
+_BEATS = _latest_beats()
+# each session's latest heartbeat: those that were received since a moment, and those of unsettled sessions
+NEW_BEATS = _BEATS.where(HEARTBEATS.c.received_ms >= bindparam("since_ms"))
+ALL_BEATS = _BEATS.join(SESSIONS, SESSIONS.c.uid == HEARTBEATS.c.session_uid).where(
+    SESSIONS.c.settled_ms.is_(None)
+)
+
+
+def beats(connection: Connection) -> dict[str, int]:
+    """The latest heartbeat of each unsettled session, by pod UID."""
+    return _pairs(connection, ALL_BEATS)
 
 
 def granted(connection: Connection, now_ms: int) -> dict[AccountKey, GrantSums]:
@@ -201,15 +208,15 @@ def granted(connection: Connection, now_ms: int) -> dict[AccountKey, GrantSums]:
     return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
 
 
-def grants_mark(connection: Connection) -> tuple[int, int]:
-    """Two numbers that change with every added grant. A grant with a lower number can become visible later
-    than one with a higher number, so the highest number alone is not enough."""
+def _grants_mark() -> Select[Any]:
     newest = select(func.coalesce(func.max(GRANTS.c.id), 0)).scalar_subquery()
-    lately = select(func.count(), func.coalesce(func.max(GRANTS.c.id), 0)).where(
-        GRANTS.c.id > newest - _LATELY
-    )
-    count, last = connection.execute(lately).one()
-    return int(count), int(last)
+    last = func.coalesce(func.max(GRANTS.c.id), 0)
+    return select(func.count(), last).where(GRANTS.c.id > newest - _LATELY)
+
+
+# Two numbers that change with every added grant. A grant with a lower number can become visible later than
+# one with a higher number, so the highest number alone is not enough.
+GRANTS_MARK = _grants_mark()
 
 
 def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
@@ -250,35 +257,33 @@ def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[Accoun
     by_span: dict[Interval, list[str]] = {}
     for namespace, start, end in keys:
         by_span.setdefault(Interval(start, end), []).append(namespace)
+    asked = [_posted(span, names if len(names) <= _FEW else None) for span, names in by_span.items()]
     totals: dict[AccountKey, int] = {}
-    for span, names in by_span.items():
-        found = _posted(connection, span, names if len(names) <= _FEW else None)
+    for (span, names), rows in zip(by_span.items(), read_together(connection, *asked), strict=True):
+        found = {name: int(total) for name, total in rows}
         totals |= {(name, span.start_ms, span.end_ms): found.get(name, 0) for name in names}
     return totals
 
 
-def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
-    """Sums by namespace, of these or of all. Whole days come from the stored day totals; rows are read only
-    for days that the span cuts."""
+def _posted(span: Interval, names: list[str] | None) -> tuple[Executable, dict[str, int]]:
+    """Asks for sums by namespace, of these or of all. Whole days come from the stored day totals; rows are
+    read only for days that the span cuts."""
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     cut = {first - DAY_MS} if span.start_ms < first else set()
     cut |= {last} if last < span.end_ms else set()
     days = {f"day_{place}": day for place, day in enumerate(sorted(cut))}
-    given: dict[str, Any] = {
+    given = {
         "start_ms": span.start_ms,
         "end_ms": span.end_ms,
         "first_ms": first,
         "last_ms": last,
         **days,
     }
-    if names is not None:
-        given["names"] = names
-    sums = _posted_query(len(days), names is not None)
-    return {name: int(total) for name, total in connection.execute(sums, given)}
+    return _posted_query(len(days), None if names is None else tuple(names)), given
 
 
-@cache
-def _posted_query(days: int, is_named: bool) -> Select[Any]:
+@lru_cache(64)
+def _posted_query(days: int, names: tuple[str, ...] | None) -> Select[Any]:
     """For a span that cuts this number of days. Made once: to put it together takes longer than to run it."""
     start, end, first, last = map(_moment, ("start_ms", "end_ms", "first_ms", "last_ms"))
     whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
@@ -287,9 +292,10 @@ def _posted_query(days: int, is_named: bool) -> Select[Any]:
         for table in (POSTINGS, FOLDED):
             in_day = (table.c.from_ms >= day, table.c.to_ms > day, table.c.to_ms <= day + DAY_MS)
             parts.append((table, _clipped(table, start, end).where(*in_day)))
-    if is_named:
-        names: Expression = bindparam("names", expanding=True)
-        parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
+    if names is not None:
+        parts = [
+            (table, each.where(or_(*(table.c.namespace == name for name in names)))) for table, each in parts
+        ]
     every = union_all(*(each for _, each in parts)).subquery("parts")
     namespace, amount = every.c
     return select(namespace, func.sum(amount)).group_by(namespace)
@@ -369,14 +375,14 @@ def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
     return {key: value for key, value in connection.execute(statement)}  # noqa: C416 -- rows, not tuples
 
 
-def _sessions(connection: Connection, statement: Select[Any]) -> dict[str, Session]:
-    found = (stored(*map(_shared, row)) for row in _streamed(connection, statement))
+def _sessions(rows: Iterable[Any]) -> dict[str, Session]:
+    found = (stored(*map(_shared, row)) for row in rows)
     return {session.uid: session for session in found}
 
 
-def _by_session(connection: Connection, statement: Select[Any]) -> dict[str, tuple[Posting, ...]]:
-    ordered = statement.order_by(POSTINGS.c.session_uid, POSTINGS.c.sequence)
-    found = (Posting(*map(_shared, row)) for row in _streamed(connection, ordered))
+def _by_session(rows: Iterable[Any]) -> dict[str, tuple[Posting, ...]]:
+    """The rows come as `_POSTINGS` orders them."""
+    found = (Posting(*map(_shared, row)) for row in rows)
     return {uid: tuple(each) for uid, each in groupby(found, key=lambda posting: posting.session_uid)}
 
 

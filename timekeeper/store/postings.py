@@ -5,15 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Executable, Table, bindparam, delete, func, insert, or_, select, text, update
+from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text, update
 
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting, RateInterval, runs, steps
 from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
-from timekeeper.store.engine.engine import Connection, execute_all, insert_all
+from timekeeper.store.engine.engine import Connection, Upsert, Written, write_all
 from timekeeper.store.engine.schema import (
+    ACCOUNTS,
     DAY_MS,
     DECLARED_PODS,
     ENTRIES,
@@ -57,10 +58,6 @@ _CHANGING = (
 )
 
 
-# the rows of a table, or those for each of which a statement is executed
-Written = tuple[Table | Executable, list[dict[str, Any]]]
-
-
 def rows_of(changes: Changes) -> list[Written]:
     """A tick's decisions as what `apply` sends: made before its transaction."""
     # In the order of the day totals; otherwise two writers could deadlock on them.
@@ -68,7 +65,7 @@ def rows_of(changes: Changes) -> list[Written]:
     made: list[Written] = [
         (ENTRIES, [asdict(each) for each in changes.entries]),
         *_sessions(changes),
-        *_watermarks(changes),
+        (_WATERMARKS, [{"name": name, "watermark_ms": at} for name, at in changes.watermarks.items()]),
         (_LEASELESS, [{"b_name": name, "b_leaseless": not had} for name, had in changes.leases.items()]),
         (_GONE, [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]),
         (POSTINGS, [_posting_row(each) for each in postings]),
@@ -83,6 +80,10 @@ def rows_of(changes: Changes) -> list[Written]:
     made += _held(changes)
     made.append((held_pods.OF_POD, [{"b_uid": uid} for uid in sorted(changes.undeclared)]))
     made.append((DECLARED_PODS, [asdict(each) for each in changes.declared]))
+    if changes.is_first:
+        made.append((delete(ACCOUNTS), [{}]))
+    made.append((_CLOSED, [{"b_subject": subject} for subject in sorted(changes.closed)]))
+    made.append((_ACCOUNTS, [asdict(row) for row in changes.accounts]))
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
         made += _replaced(STANDINGS, [row])
@@ -93,14 +94,7 @@ def rows_of(changes: Changes) -> list[Written]:
 
 def apply(connection: Connection, written: Iterable[Written]) -> None:
     """Write them. Raises if a posting, grant or session exists already."""
-    for what, rows in written:
-        if isinstance(what, Table):
-            insert_all(connection, what, rows)
-        elif execute_all(connection, what, rows) != len(rows) and what is _WATERMARK:
-            there = set(connection.execute(select(NODES.c.name)).scalars())  # retention has deleted some
-            lost = [each for each in rows if each["b_name"] not in there]
-            rows = [{"name": each["b_name"], "watermark_ms": each["b_at"]} for each in lost]
-            insert_all(connection, NODES, rows)
+    write_all(connection, written)
 
 
 def grant_row(grant: Grant) -> dict[str, Any]:
@@ -132,17 +126,10 @@ def _sessions(changes: Changes) -> Iterator[Written]:
     yield _CHANGE, rows
 
 
-def _watermarks(changes: Changes) -> Iterator[Written]:
-    heard = changes.watermarks.items()
-    new = [{"name": name, "watermark_ms": at} for name, at in heard if name in changes.new_nodes]
-    yield NODES, new
-    yield _WATERMARK, [{"b_name": name, "b_at": at} for name, at in heard if name not in changes.new_nodes]
-
-
 _NEW: dict[str, Any] = {name: bindparam(f"b_{name}") for name in _CHANGING}
 _CHANGE = update(SESSIONS).where(SESSIONS.c.uid == bindparam("b_uid")).values(_NEW)
 _NODE = update(NODES).where(NODES.c.name == bindparam("b_name"))
-_WATERMARK = _NODE.values(watermark_ms=bindparam("b_at"))
+_WATERMARKS = Upsert(NODES, ("watermark_ms",))  # retention may have deleted some
 _LEASELESS = _NODE.values(leaseless=bindparam("b_leaseless"))
 _GONE = _NODE.values(gone_ms=bindparam("b_gone"))
 
@@ -153,6 +140,8 @@ def _waiting(rates: Mapping[str, int]) -> Iterator[Written]:
     yield WAITING, [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
 
 
+_ACCOUNTS = Upsert(ACCOUNTS, tuple(column.name for column in ACCOUNTS.c if not column.primary_key))
+_CLOSED = delete(ACCOUNTS).where(ACCOUNTS.c.subject == bindparam("b_subject"))
 _NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
 _RELEASED = delete(HELD_PODS).where(HELD_PODS.c.uid == bindparam("b_uid"))
 

@@ -2,22 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import orjson
 from sqlalchemy import (
-    ARRAY,
     CTE,
     JSON,
     BigInteger,
     ColumnElement,
     FromClause,
     Select,
-    Subquery,
     Text,
     and_,
-    any_,
     bindparam,
     case,
     cast,
@@ -33,11 +29,10 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeEngine
 
-from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.session import CLAIMS, Session, stored
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.charged import NEVER, ChargedColumns, EvidenceColumns, charged
-from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.metering import Interval, charge
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 
@@ -79,15 +74,6 @@ class KnownSessions:
     charged: ChargedColumns
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSums:
-    """Of a part, in milli-GPU x milliseconds: what its unsettled sessions owe beyond what is posted, and what
-    they reserve of their declared time."""
-
-    pending: int
-    declared: int
-
-
 def known(now_ms: Expression) -> KnownSessions:
     """Sessions with their evidence, and their charges by `core.ledger.charged`."""
     its = SESSIONS.c
@@ -112,100 +98,25 @@ def _where(condition: Expression, one: Expression, other: Expression) -> Express
     return case((condition, one), else_=other)
 
 
-def due(
-    now_ms: Expression, columns: Iterable[Expression], *conditions: Expression, with_closed: bool = False
-) -> CTE:
+def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
     """The unsettled sessions that meet the conditions: these columns of theirs; as ``start_ms`` and
-    ``end_ms`` what each is charged for now, and whether it is ``closed``; see `known`. Each expression is
-    computed once for a session."""
+    ``end_ms`` what each is charged for now; see `known`. Each expression is computed once for a session."""
     its = known(now_ms)
     now = [SESSIONS.c.bound_ms.label("start_ms"), its.charged.end_ms.label("end_ms")]
-    now += [its.charged.closed.label("closed")] if with_closed else []
     found = select(*columns, *now).select_from(its.source)
     return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
 
 
-def open_sums(
-    connection: Connection, parts: Iterable[Part], now_ms: int
-) -> tuple[dict[Part, OpenSums], dict[str, Rates]]:
-    """The sums of the unsettled sessions in these parts, and the rates of their namespaces without waiting
-    pods; what has no such session is absent. A test compares them with the sessions
-    one by one."""
-    parts = sorted(parts)
-    given = {"wanted": json_text(parts), "now_ms": now_ms}
-    if connection.dialect.name == "postgresql":
-        given["namespaces"] = sorted({namespace for namespace, _, _ in parts})
-    found: dict[Part, OpenSums] = {}
-    rates: dict[str, Rates] = {}
-    for namespace, start_ms, end_ms, *each in connection.execute(_sums(connection.dialect.name), given):
-        pending, declared, reserving, running = map(int, each)
-        found[namespace, start_ms, end_ms] = OpenSums(pending, declared)
-        rates[namespace] = Rates(reserving, running)
-    return found, rates
-
-
-@cache
-def _sums(dialect: str) -> Select[Any]:
-    """The rows of `open_sums`. Made once: to put it together takes longer than to run it."""
-    wanted = json_rows(dialect, "wanted", _PART, bindparam("wanted", type_=Text))
-    is_theirs = _is_of(dialect, wanted)
-    live = _live(_NOW_MS, is_theirs)
-    amounts = {
-        "owed": live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
-        "declared": live.c.rate_milli * _length(live.c.end_ms, live.c.until_ms, wanted),
-        "reserving": live.c.reserving_milli,
-        "running": live.c.running_milli,
-    }
-    key = (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
-    joined = wanted.join(live, live.c.namespace == wanted.c.namespace)
-    added = (func.sum(amount).label(name) for name, amount in amounts.items())
-    sums = select(*key, *added).select_from(joined).group_by(*key).subquery("sums")
-    posted = _posted(wanted, is_theirs).subquery("posted")
-    both = sums.outerjoin(posted, and_(*(sums.c[each.name] == posted.c[each.name] for each in key)))
-    pending = sums.c.owed - func.coalesce(posted.c.amount, 0)
-    columns = (*(sums.c[each.name] for each in key), pending, *(sums.c[name] for name in [*amounts][1:]))
-    return select(*columns).select_from(both)
-
-
-def _live(now_ms: Expression, *conditions: Expression) -> Subquery:
-    """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
-    reserves; the rates that it reserves and runs at."""
-    names = ("namespace", "rate_milli", "reserves_until_ms", "admitted_in_budget")
-    its = due(now_ms, (SESSIONS.c[each] for each in names), *conditions, with_closed=True).c
-    counts = and_(~its.closed, its.reserves_until_ms.is_(None))
-    shown = (
-        its.namespace,
-        its.rate_milli,
-        its.start_ms,
-        its.end_ms,
-        case((its.closed, 0), else_=func.coalesce(its.reserves_until_ms, 0)).label("until_ms"),
-        case((and_(counts, its.admitted_in_budget), its.rate_milli), else_=0).label("reserving_milli"),
-        case((and_(counts, its.start_ms > 0), its.rate_milli), else_=0).label("running_milli"),
-    )
-    return select(*shown).subquery("live")
-
-
-def _is_of(dialect: str, wanted: CTE) -> Expression:
-    """Whether a session is of one of the wanted namespaces. PostgreSQL takes any list of JSON for a hundred
-    rows, and would read all open sessions for one namespace; it counts an array's."""
-    if dialect == "postgresql":
-        return SESSIONS.c.namespace == any_(bindparam("namespaces", type_=ARRAY(Text)))
-    return SESSIONS.c.namespace.in_(select(wanted.c.namespace))
-
-
-def _posted(wanted: CTE, is_theirs: Expression) -> Select[Any]:
-    """What is posted of unsettled sessions inside the parts."""
-    its, key = POSTINGS.c, (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
-    theirs = wanted.join(SESSIONS, and_(_IS_OPEN, SESSIONS.c.namespace == wanted.c.namespace))
-    theirs = theirs.join(POSTINGS, its.session_uid == SESSIONS.c.uid)
-    amount = func.sum(its.rate_milli * _length(its.from_ms, its.to_ms, wanted)).label("amount")
-    return select(*key, amount).select_from(theirs).where(is_theirs).group_by(*key)
-
-
-def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
-    """How much of the interval lies inside the part."""
-    inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
-    return greatest(inside, literal(0))
+def pending(connection: Connection, part: Part, now_ms: int) -> int:
+    """What the namespace's unsettled sessions owe for time inside the part beyond what is posted, in
+    milli-GPU x milliseconds."""
+    namespace, span, own = part[0], Interval(*part[1:]), POSTINGS.c
+    its = due(literal(now_ms), (SESSIONS.c.uid, SESSIONS.c.rate_milli), SESSIONS.c.namespace == namespace).c
+    charged = connection.execute(select(its.rate_milli, its.start_ms, its.end_ms))
+    of_them = own.session_uid.in_(select(its.uid))
+    posted = connection.execute(select(-own.rate_milli, own.from_ms, own.to_ms).where(of_them))
+    found = ((rate_milli, Interval(*interval)) for rate_milli, *interval in (*charged, *posted))
+    return sum(charge(rate_milli, interval.within(span)) for rate_milli, interval in found)
 
 
 def least(one: Expression, other: Expression) -> Expression:

@@ -278,7 +278,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = 
     ),
     "a total by day is another": (
         (f"UPDATE days SET amount = amount + 1 WHERE namespace = 'team-a' AND day_ms = {MIDNIGHT}",),
-        [("total of team-a for 2026-11-20", "charges", 1)],
+        [("account of team-a", "law", None), ("total of team-a for 2026-11-20", "charges", 1)],
     ),
     "a total by day is gone": (
         ("DELETE FROM days WHERE namespace = 'team-b'",),
@@ -338,6 +338,10 @@ DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = 
                 100 * GPU_HOUR,
             ),
         ],
+    ),
+    "an account that states what is not posted": (
+        ("UPDATE accounts SET posted = posted + 1 WHERE subject = 'team-a'",),
+        [("account of team-a", "law", None)],
     ),
     "a node that was heard tomorrow": (
         (f"UPDATE nodes SET watermark_ms = {T0 + 5 * DAY + 1}",),

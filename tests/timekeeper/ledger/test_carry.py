@@ -335,11 +335,13 @@ def test_a_default_carries_over_for_who_has_used_it(town: Town) -> None:
     assert document["default"]["remaining"] == 10 * GPU_HOUR
 
 
-def test_the_answer_before_the_settlers_first_look_is_the_same(home: Town) -> None:
+def test_an_answer_is_of_the_last_tick(home: Town) -> None:
     ran(home, T0, 4)
     home.clock.at_ms = MIDNIGHT
 
-    assert home.budget()["granted"] == 13 * GPU_HOUR
+    assert home.get("/v1/budgets/team-a").get_json()["granted"] == 10 * GPU_HOUR
+    home.tick()
+    assert home.get("/v1/budgets/team-a").get_json()["granted"] == 13 * GPU_HOUR
 
 
 def test_hours_are_carried_over_a_changed_clock(town: Town) -> None:

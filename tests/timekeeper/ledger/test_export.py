@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from tests.postgresql import fresh_postgresql
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.past import differences, live
 from tests.timekeeper.rows import GOOD
 from tests.timekeeper.worlds import DAY, SECOND, T0, Town
@@ -57,6 +58,7 @@ def reports(town: Town) -> list[bytes]:
 
 
 def report(town: Town, path: str) -> bytes:
+    write_accounts(town.store, town.clock())
     with town.get(path) as answer:  # whole reports are streamed, and each keeps a connection until it is read
         data: bytes = answer.data
     assert answer.status_code == 200, data

@@ -19,6 +19,7 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
+from timekeeper.store.ledger import sessions_of
 
 pytestmark = pytest.mark.make_all("PostgreSQL")
 
@@ -85,6 +86,24 @@ def test_a_heartbeat_is_two_round_trips_whatever_it_reads_and_writes(far: Town, 
 
     assert taken == [2] * 10
     assert far.get(f"/v1/usage?use=true&from={T0}&to={T0 + HOUR}").get_json()["rows"][0]["used"] > 0
+
+
+def test_a_tick_is_few_round_trips_whatever_it_writes(far: Town, trips: RoundTrips) -> None:
+    """Read at once what a tick always asks, then the sessions of new pods; take the turn, write, commit."""
+    taken = []
+    for number in range(6):
+        pods = [gpu_pod(f"p{number}-{each}", started_ms=far.clock()) for each in range(5 * number)]
+        for pod in pods:
+            far.hear("pods", pod)
+        if number == 4:
+            far.hear("configmaps", budgets(team_a="gpuHours: 9\nperiod: month"))
+        before = trips.count
+        far.advance(11 * SECOND)
+        taken.append(trips.count - before)
+
+    with far.store.reading() as connection:
+        assert len(sessions_of(connection, [f"uid-p5-{each}" for each in range(25)]).sessions) == 25
+    assert max(taken) <= 8, taken
 
 
 def test_readyz_asks_the_database_nothing(far: Town, trips: RoundTrips) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.timekeeper.books import Books, Run, days
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.worlds import HOUR, T0, budgets, node, token, user_status
 from tests.timekeeper.worlds import Town as Whole
 from timekeeper.api.create_app import create_app
@@ -276,6 +277,7 @@ def test_a_move_is_made_in_the_group_that_the_caller_may_grant_to_or_not_at_all(
 
 def test_of_two_moves_at_once_only_what_is_left_is_given(books: Books) -> None:
     codes: list[int] = []
+    write_accounts(books.store, books.clock())
     headers = {"Authorization": f"Bearer {token('admin')}"}
 
     def move(number: int) -> None:

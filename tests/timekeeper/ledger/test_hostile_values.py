@@ -12,6 +12,7 @@ from tests.support.hostile_json import WRONG, spoilt_in_turn
 from tests.support.routed import client_of
 from tests.timekeeper.books import Books
 from tests.timekeeper.ledger.test_simulate_api import Planner, owner, planner
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.unit.test_bodies import POSTS
 from tests.timekeeper.worlds import ADMIN, Town, agent_status, gpu_pod, pod_status, token
 from tests.worlds import Json, container
@@ -97,6 +98,7 @@ MANIFESTS = [
 @pytest.fixture
 def client(town: Town) -> Iterator[Client]:
     books = Books(town.url)
+    write_accounts(books.store, books.clock())
     books.reviews.tokens |= {POD: pod_status(gpu_pod("pod")), AGENT: agent_status()}
     yield client_of(books.app, (heartbeat_route(HeartbeatHandler(books.services)),))
     books.close()

@@ -48,6 +48,7 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_figures_source_is_known", "figures", {"source": "rumour"}),
     ("ck_figures_is_not_negative", "figures", {"covered_ms": -1}),
     ("ck_node_uses_is_named", "node_uses", {"name": ""}),
+    ("ck_accounts_subject_is_named", "accounts", {"subject": ""}),
     ("ck_bindings_is_named", "bindings", {"node": ""}),
     ("ck_bindings_is_past", "bindings", {"bound_ms": 2}),
     ("ck_ends_is_named", "ends", {"node": ""}),

@@ -12,7 +12,7 @@ from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.ledger.test_reports import BEGIN, KEYS, SPAN, brute, ledgers, sheet, wiped
 from tests.timekeeper.plans import Statements
-from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
+from tests.timekeeper.worlds import ADMIN, DAY, GPU, HOUR, T0
 
 BOTH_DATABASES = "reports are SQL"
 ON_A_DATABASE = settings(
@@ -113,8 +113,9 @@ def test_a_group_has_its_members_of_each_range(priced: Books) -> None:
 
 
 def test_what_runs_is_read_once_for_all_ranges(priced: Books) -> None:
+    path = f"/v1/usage?{asked([(APRIL, T0), (MARCH, APRIL), (T0 - 7 * DAY, T0)])}"
     statements = Statements(priced.store.engine)
-    priced.rows(f"{asked([(APRIL, T0), (MARCH, APRIL), (T0 - 7 * DAY, T0)])}")
+    assert priced.client.get(path, headers={"Authorization": f"Bearer {ADMIN}"}).get_json()["rows"]
     statements.end()
     assert sum("heartbeats" in each for each in statements.texts) == 1
 

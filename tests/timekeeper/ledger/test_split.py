@@ -82,12 +82,14 @@ def test_each_period_has_its_split_once(town: Town) -> None:
     assert audited(town) == []
 
 
-def test_before_the_first_tick_of_a_period_the_answer_has_the_split_already(town: Town) -> None:
+def test_nothing_is_passed_on_before_the_first_tick_of_a_period_which_splits(town: Town) -> None:
     begun(town)
     town.clock.turn(DECEMBER - town.clock())
 
+    assert pass_on(town, "c", "1") == (503, "the settler has not written the accounts yet: ask again")
+    town.tick()
     assert granted(town) == {"a": 40 * HOURS, "b": 41 * HOURS // 2, "c": 0}
-    assert (of_group(town)["passedOn"], of_group(town)["left"]) == (0, 99 * HOURS // 2)
+    assert (of_group(town)["passedOn"], of_group(town)["left"]) == (101 * HOURS // 2, 99 * HOURS // 2)
     assert pass_on(town, "c", "49.6") == (
         409,
         "100 GPU-hours were granted to group lab, and 50.5 of them are passed on: 49.5 are left",
@@ -180,7 +182,9 @@ def test_how_a_part_adds_to_the_own_budget_is_said_by_budget_grants_and_explain(
         " passed on beside them; the split of its group passes 30.00 on at the start of each period; what it"
         " uses counts in its group's budget too"
     )
-    assert BUDGETS.table({"budgets": [raw, town.budget("c")], "groups": []}, 0)["notes"] == [f"{said}."]
+    assert BUDGETS.table({"budgets": [raw, town.budget("c")], "groups": [], "silentSince": None}, 0)[
+        "notes"
+    ] == [f"{said}."]
     assert town.get("/v1/explain/a/p").get_json()["received"] == said
     assert GROUP_GRANTS.table(of_group(town), 0)["notes"] == [
         "Anew in each period, by the split of _group.lab, in GPU-hours: a 30.00, b 20.50. A part adds to the"

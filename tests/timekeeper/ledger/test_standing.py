@@ -34,7 +34,7 @@ def home(town: Town) -> Town:
 
 def reserved(town: Town, namespace: str = "team-a") -> int:
     town.tick()
-    return int(town.budget(namespace)["reserved"])
+    return int(town.get(f"/v1/budgets/{namespace}").get_json()["reserved"])
 
 
 def test_a_live_session_admitted_in_budget_reserves_its_lookahead(home: Town) -> None:

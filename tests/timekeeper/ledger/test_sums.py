@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.support.profile import examples
 from tests.timekeeper.bare import ALWAYS, NODES, PROTECTING, SPANS, Life
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, lease
+from timekeeper.accounts.budget_history import DEFAULTS
 from timekeeper.accounts.changes import Changes
 from timekeeper.edge.reflector import WatchProgress
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -149,7 +150,7 @@ def test_new_evidence_of_one_namespace_makes_no_other_statement_anew() -> None:
     life.tick()
 
     assert life.ledger.statement_cache is not None
-    assert life.ledger.statement_cache.fresh == {"team-b"}
+    assert life.ledger.statement_cache.fresh == {"team-b", DEFAULTS}
 
 
 @pytest.mark.parametrize("many", [2, 40])

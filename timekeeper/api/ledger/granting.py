@@ -23,6 +23,7 @@ from timekeeper.log import log
 from timekeeper.runtime.http.problem_details import Problem, together
 from timekeeper.store import decisions, grants
 from timekeeper.store import grants as granted
+from timekeeper.store.accounts import NotWrittenError
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.grants import GrantRow
 
@@ -47,7 +48,11 @@ def grant_once(
                 detail = "this Idempotency-Key was already used for another grant"
                 raise Problem(422, detail, "Idempotency-Key")
             return known
-        given = grants.give(connection, *made(connection))
+        new = made(connection)
+        now_ms, _ = ledger.moment(connection)
+        if any(grant.span.end_ms <= now_ms for grant in new):
+            raise NotWrittenError  # its next account has begun
+        given = grants.give(connection, *new)
         if given.is_new:
             decisions.record(connection, decisions.SOURCE, of_changes((), given.grants))
     for each in given.grants:
@@ -97,7 +102,7 @@ class GroupBudget:
 
 def group_budget(ledger: LedgerReader, connection: Connection, group: str) -> GroupBudget:
     """The running account of the group (without ``_group.``), and what it has passed on."""
-    statement, _ = ledger.account(connection, GROUP + group)
+    statement = ledger.account(connection, GROUP + group)
     span, balance = statement.account.span, statement.balance
     passed_on = granted.passed_on(connection, GROUP + group, span)
     now_ms, history = ledger.moment(connection)
@@ -148,6 +153,8 @@ class _Passing:
         now_ms, history = self.ledger.moment(self.connection)
         namespace, amount = self.asked.namespace, self.asked.amount
         budget = group_budget(self.ledger, self.connection, self.group)
+        if budget.span.end_ms <= now_ms:
+            raise NotWrittenError
         too_much = self._too_much(budget)
         if history.group(namespace, now_ms) != self.group:
             stranger = Problem(409, not_in_group(namespace, self.group), "namespace")
@@ -169,7 +176,7 @@ class _Passing:
     def _account(self, too_much: Sequence[Problem]) -> Statement:
         """Of the namespace. ``too_much``: what is wrong beside, if it has none."""
         namespace = self.asked.namespace
-        account, _ = self.ledger.account(self.connection, namespace)
+        account = self.ledger.account(self.connection, namespace)
         if account.balance.granted is None:
             unlimited = Problem(409, f"{namespace} has no budget: it is unlimited", "namespace")
             raise together([unlimited, *too_much])

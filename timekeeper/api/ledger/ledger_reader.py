@@ -3,7 +3,7 @@
 import gzip
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from threading import Lock
 from typing import Any
@@ -11,12 +11,12 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
+from timekeeper.accounts.account_rows import AccountRow, group_of, statement_of
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, BudgetEntry, History, history_of, is_group
 from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.changes import NEVER, Pulse
-from timekeeper.accounts.grants import GrantSums
-from timekeeper.accounts.statements import stated, working_set
+from timekeeper.accounts.grants import NO_GRANTS
 from timekeeper.accounts.usage import (
     PricedCorrection,
     PriceInterval,
@@ -30,38 +30,26 @@ from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
 from timekeeper.core.wire import StandingWord
-from timekeeper.store import held_pods, ledger, months
+from timekeeper.store import accounts, ledger, months
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.upgrade import take_time
 from timekeeper.store.reports import reports
-from timekeeper.store.sums import DatabaseSums
-
-_FEW = 5  # accounts that are read one after another; what more of them need is read together
 
 
-def stated_now(
-    connection: Connection, history: History, subjects: Collection[str], now_ms: int
-) -> dict[str, tuple[Statement, GrantSums]]:
-    """The accounts of these namespaces and groups, each with its grants, including grants that are due and
-    not yet written by the settler."""
-    is_alone = len(subjects) == 1 and not any(
-        is_group(each) or history.group(each, now_ms) for each in subjects
-    )
-    if is_alone:
-        sums = DatabaseSums(connection, ledger.waiting(connection, *subjects), now_ms)
-        return stated(history, subjects, subjects, sums, now_ms)
-    declared = held_pods.declared(connection)
-    spenders = ledger.namespaces(connection) | {each.namespace for each in declared}
-    is_few = len(subjects) <= _FEW
-    known = {} if is_few else ledger.granted(connection, now_ms)
-    sums = DatabaseSums(connection, ledger.waiting(connection), now_ms, _granted=known)
-    sums.reserve(declared, spenders | set(subjects))
-    if not is_few:
-        names = [each for each in subjects if not is_group(each)]
-        asked = working_set(history, names, spenders, now_ms)
-        sums.expect_granted(asked.accounts)
-        sums.expect(asked.parts)
-    return stated(history, subjects, spenders, sums, now_ms)
+def stated(connection: Connection, history: History, subjects: Collection[str]) -> dict[str, Statement]:
+    """The accounts of these namespaces and groups, each with its group's, as the settler wrote them last.
+    Raises NotWrittenError."""
+    rows = _rows(connection, history, subjects)
+    return {subject: statement_of(history, subject, rows) for subject in subjects}
+
+
+def _rows(connection: Connection, history: History, subjects: Collection[str]) -> dict[str, AccountRow]:
+    """Their rows, with those of their groups."""
+    rows = accounts.rows(connection, subjects)
+    groups = {GROUP + group for each in subjects if (group := group_of(history, each, rows))}
+    if more := groups - rows.keys():
+        rows |= accounts.rows(connection, more)
+    return rows
 
 
 FASTEST = 1  # compresses a megabyte in milliseconds, once per revision
@@ -87,7 +75,7 @@ class ServedStandings:
 NOT_SERVED = ServedStandings("", b"", b"", {}, "UNKNOWN")
 
 
-_SILENT_MS = 10_000
+OLD_MS = _SILENT_MS = 10_000
 # A replica takes over from a silent settler, and all keep serving until it has started:
 # a Lease's duration, a transaction that stood still, and a first look at the cluster.
 _TAKEOVER_MS = 45_000
@@ -96,22 +84,17 @@ _BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered, for no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountReading:
-    """A statement of a namespace or group with the error of its entry, and its group's.
-
-    ``standing``: a namespace's as the standings document has it, so that both answers always agree; a group's
-    by its statement.
-    """
+    """A statement of a namespace or group with the error of its entry, and its group's."""
 
     namespace: str
     statement: Statement
-    standing: StandingWord
     error: str
     group_error: str = ""
     protected: ProtectedReading | None = None  # of an entry with `protect`
     placement: str = "on"  # of the cluster
+    silent_since: int | None = None  # when the settler decided last, if that is long ago
     mode: Mode | None = None  # of a namespace
     mode_source: ModeSource = "cluster"
-    received: int = 0  # what groups have passed on to its account
     each_period: int = 0  # what its group passes on anew in each period
     idle: IdleAction | None = None  # what happens to idle pods of a namespace
 
@@ -229,16 +212,19 @@ class LedgerReader:
     def _groups(self, connection: Connection) -> list[str]:
         return sorted(GROUP + each for each in self.history(connection).groups)
 
-    def account(self, connection: Connection, namespace: str) -> tuple[Statement, GrantSums]:
-        """One namespace's statement and grants, inside the caller's transaction."""
-        return self.accounts(connection, (namespace,))[namespace]
-
-    def accounts(
-        self, connection: Connection, namespaces: Collection[str]
-    ) -> dict[str, tuple[Statement, GrantSums]]:
-        """The same of several."""
-        now_ms, history = self.moment(connection)
-        return stated_now(connection, history, namespaces, now_ms) if namespaces else {}
+    def account(self, connection: Connection, subject: str) -> Statement:
+        """The account of a namespace or group with all of its grants, also those since the last tick, inside
+        the transaction of a caller who grants. Raises NotWrittenError."""
+        history = self.history(connection)
+        found = stated(connection, history, (subject,))[subject]
+        span, balance = found.account.span, found.balance
+        if balance.granted is None:
+            return found
+        key = (subject, span.start_ms, span.end_ms)
+        granted = ledger.granted_of(connection, [key]).get(key, NO_GRANTS)
+        # a namespace with the account of `DEFAULTS` has no grants yet
+        due = found.in_force.budget.amount or 0 if granted.by_budget is None else 0
+        return replace(found, balance=replace(balance, granted=granted.amount + due))
 
     def moment(self, connection: Connection) -> tuple[int, History]:
         """The present time, not before the last entry's, and the budget history."""
@@ -320,24 +306,25 @@ class LedgerReader:
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
         errors, placement = ledger.entry_errors(connection), history.settings(now_ms).placement
-        found = stated_now(connection, history, names, now_ms)
+        rows = _rows(connection, history, names)
+        tick_ms = rows[DEFAULTS].as_of_ms
+        found = {name: statement_of(history, name, rows) for name in names}
         served = self.served(connection)
         return [
             AccountReading(
                 namespace=name,
                 statement=each,
-                standing=served.word(name) if served.revision and not is_group(name) else each.standing,
                 error=errors.get(name) or errors.get(each.in_force.key, ""),
                 group_error=errors.get(GROUP + each.in_force.budget.group, ""),
                 protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
                 placement=placement,
+                silent_since=tick_ms if self._clock() - tick_ms > OLD_MS else None,
                 mode=None if is_group(name) else history.mode(name, now_ms),
                 mode_source=history.mode_source(name, now_ms),
-                received=granted.received,
                 each_period=_part(history, name, each),
                 idle=None if is_group(name) else _idle(history, name, now_ms),
             )
-            for name, (each, granted) in found.items()
+            for name, each in found.items()
         ]
 
 

@@ -1,6 +1,7 @@
 """``GET /v1/budgets`` and ``/v1/budgets/{namespace}``: what was granted, spent, and is left."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Any, TypedDict
 
 from flask import Flask, Response, request
@@ -175,7 +176,9 @@ class BudgetAnswer(AccountAnswer):
 
 
 class OneBudget(BudgetAnswer, Versioned):
-    """One budget."""
+    """One budget. `silentSince`: see `BudgetsAnswer`."""
+
+    silentSince: int | None
 
 
 class BrokenEntryAnswer(TypedDict):
@@ -186,20 +189,25 @@ class BrokenEntryAnswer(TypedDict):
 
 
 class BudgetsAnswer(Paged):
-    """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page."""
+    """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page. `silentSince`:
+    they are as of then, for the settler has decided nothing for ten seconds; null: they are up to date."""
 
+    silentSince: int | None
     budgets: list[BudgetAnswer]
     groups: list[BudgetAnswer]
     broken: list[BrokenEntryAnswer]
 
 
 class OneBalance(BalanceAnswer, Versioned):
-    """One account."""
+    """One account. `silentSince`: see `BudgetsAnswer`."""
+
+    silentSince: int | None
 
 
 class BalancesAnswer(Paged):
-    """The accounts, by name."""
+    """The accounts, by name. `silentSince`: see `BudgetsAnswer`."""
 
+    silentSince: int | None
     balances: list[BalanceAnswer]
 
 
@@ -262,6 +270,7 @@ def register(app: Flask, services: Services) -> None:
         # a caller that may list all budgets may get each by name
         body: BudgetsAnswer = {
             "version": 1,
+            "silentSince": _silent_since(account, group_accounts),
             "budgets": [_shown(each, True, made) for each in account],
             "groups": [_shown(each, True) for each in group_accounts],
             "broken": [] if after or group else _broken(services),
@@ -273,23 +282,29 @@ def register(app: Flask, services: Services) -> None:
         account = services.ledger.account_now(call.given["namespace"])
         group = account.statement.in_force.budget.group
         shown = _shown(account, not group or may(lambda: admit(services, _RIGHT, GROUP + group)))
-        return answer(OneBudget(version=1, **shown))
+        return answer(OneBudget(version=1, silentSince=account.silent_since, **shown))
 
     def balances(call: Call) -> Response:
         after = shaped(call.get("after"), str)
         accounts, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
         page = cursor(follows) if follows else None
         rows = [_balance(account) for account in accounts]
-        return answer(BalancesAnswer(version=1, balances=rows, next=page), page)
+        return answer(
+            BalancesAnswer(version=1, silentSince=_silent_since(accounts), balances=rows, next=page), page
+        )
 
     def balance(call: Call) -> Response:
         account = services.ledger.account_now(call.given["namespace"])
-        return answer(OneBalance(version=1, **_balance(account)))
+        return answer(OneBalance(version=1, silentSince=account.silent_since, **_balance(account)))
 
     serve(app, services, BUDGETS, budgets)
     serve(app, services, BUDGET, budget)
     serve(app, services, BALANCES, balances)
     serve(app, services, BALANCE, balance)
+
+
+def _silent_since(*accounts: list[AccountReading]) -> int | None:
+    return next((account.silent_since for account in chain(*accounts)), None)
 
 
 def _broken(services: Services) -> list[BrokenEntryAnswer]:
@@ -301,7 +316,7 @@ def _balance(account: AccountReading) -> BalanceAnswer:
     """Only an account's figures."""
     return {
         "namespace": account.namespace,
-        "standing": account.standing,
+        "standing": account.statement.standing,
         **bounds(account.statement.account.span),
         **_amounts(account.statement),
     }
@@ -339,7 +354,7 @@ def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | 
         "modeFrom": account.mode_source if account.mode else None,
         "idle": account.idle,
         **_account(statement, account.error),
-        "standing": account.standing,
+        "standing": account.statement.standing,
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "deciding": deciding_answer(account),
@@ -363,10 +378,10 @@ def deciding_answer(account: AccountReading) -> DecidingAnswer:
 
 
 def _received(account: AccountReading) -> ReceivedAnswer | None:
-    if not account.received and not account.each_period:
+    if not account.statement.received and not account.each_period:
         return None
     return {
-        **amount_of(account.received),
+        **amount_of(account.statement.received),
         "eachPeriod": account.each_period,
         "eachPeriodGpuHours": gpu_hours(account.each_period),
     }

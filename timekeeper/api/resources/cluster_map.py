@@ -17,7 +17,7 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import stated_now
+from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
@@ -173,10 +173,10 @@ def _needs(connection: Connection, history: History, namespace: str, now_ms: int
     """By UID, what the budget lacks for held pods, of which those of a gang are one."""
     pods = held_pods.held(connection, namespace)
     lookahead_ms = history.settings(now_ms).lookahead_ms
-    stated = stated_now(connection, history, {pod.namespace for pod in pods}, now_ms) if pods else {}
+    accounts = stated(connection, history, {pod.namespace for pod in pods}) if pods else {}
     found: dict[tuple[str, str], str] = {}
     for pod, _ in gangs_as_one(pods):
-        need = budget_need(pod, stated[pod.namespace][0], lookahead_ms, now_ms)
+        need = budget_need(pod, accounts[pod.namespace], lookahead_ms, now_ms)
         if need is not None and need.missing:
             found[pod.namespace, pod.released_with] = f"needs {'; '.join(need.texts())}"
     return {pod.uid: found.get((pod.namespace, pod.released_with), "") for pod in pods}

@@ -26,7 +26,7 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import stated_now
+from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.modes import mode_sentence
@@ -166,7 +166,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         held = held_pods.held(connection, which.namespace) if waits else []
         before = _of_its_update(connection, waits, now_ms) if waits else []
         created = would.of_pod(connection, which.namespace, name) if kind == "Pod" and not charged else None
-        statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
+        statement = stated(connection, history, (which.namespace,))[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
         protected = read_protected(connection, history, which.namespace, published, now_ms)
         has_claims = any(each.session.is_claim for each in charged)
@@ -184,7 +184,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
         ],
         "budget": budget_sentence(which.namespace, statement),
-        "received": _received(which.namespace, statement, granted.received),
+        "received": _received(which.namespace, statement, statement.received),
         "mode": _mode(which.namespace, history, now_ms),
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }

@@ -140,7 +140,7 @@ class Paces:
         ends_ms = statement.ends_ms
         return {
             "namespace": name,
-            "standing": account.standing,
+            "standing": account.statement.standing,
             "remaining": statement.balance.remaining,
             "to": None if ends_ms >= FOREVER_MS else ends_ms,
             "deciding": deciding_answer(account),

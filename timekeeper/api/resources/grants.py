@@ -314,7 +314,7 @@ class _Giving:
 
     def _account(self, subject: str, field: str) -> Statement:
         """The subject's account. Raises a Problem if it is unlimited, or if the total would be too large."""
-        account, _ = self.ledger.account(self.connection, subject)
+        account = self.ledger.account(self.connection, subject)
         if account.balance.granted is None:
             raise Problem(409, f"{subject} has no budget: it is unlimited", field)
         if account.balance.granted + self.asked.amount > MAX_GRANTED:
@@ -331,7 +331,8 @@ class _Giving:
 def written_answer(services: Services, given: tuple[GrantRow, ...]) -> Response:
     """The answer to a grant."""
     shown, receiver = list(map(_shown, given)), given[-1].grant
-    statement = services.ledger.account_now(receiver.subject).statement
+    with services.ledger.store.reading() as connection:
+        statement = services.ledger.account(connection, receiver.subject)
     own, group = statement.balance.remaining, statement.group
     warning = ""
     if receiver.amount > 0 and group is not None:

@@ -14,6 +14,7 @@ from timekeeper.api.http.answers import Paged, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.store import held_pods
 from timekeeper.store.ledger import waiting as rates_of_waiting
 
@@ -100,14 +101,14 @@ def _queues(services: Services, namespace: str, first: str, limit: int) -> list[
             if name >= first and listed <= limit:
                 by_name[name] = {each[0].uid: each for each in gangs_as_one(mine)}
                 listed += len(by_name[name]) if name != first else 0
-        stated = ledger.accounts(connection, by_name)
+        accounts = stated(connection, history, by_name)
         waiting = waiting_by_group(history, rates_of_waiting(connection), now_ms)
     return [
         HeldRow(each, mine[each.pod.uid][1])
         for name, mine in by_name.items()
         for each in queue_of(
             (pod for pod, _ in mine.values()),
-            stated[name][0],
+            accounts[name],
             lookahead_ms,
             now_ms,
             waiting.get(history.group(name, now_ms), 0),

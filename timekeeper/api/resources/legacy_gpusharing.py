@@ -21,6 +21,7 @@ from timekeeper.api.resources.heartbeats import store_post
 from timekeeper.log import log
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import grants
+from timekeeper.store.accounts import NotWrittenError
 from timekeeper.store.heartbeats import HeartbeatPost
 from timekeeper.wire.forms import NotAllowedError, allowed, check_printable
 
@@ -149,18 +150,20 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
     """Write the grant, once per key; returns the account after it."""
     ledger = services.ledger
     with ledger.store.writing(turn=grants.TURN) as connection:
-        before, granted = ledger.account(connection, namespace)
+        before = ledger.account(connection, namespace)
         if before.balance.granted is None:
             raise Problem(
                 409, f"namespace {namespace} has no budget that could be increased: it is unlimited"
             )
-        if granted.amount + amount > MAX_GRANTED:
+        if before.balance.granted + amount > MAX_GRANTED:
             raise bad("minutes", "the total granted would exceed what the ledger can hold")
+        if before.account.span.end_ms <= services.clock():
+            raise NotWrittenError  # its next account has begun
         grant = manual_grant(namespace, before.account.span, amount, reason, actor, key, services.clock())
         given = grants.give(connection, grant)
         if (given.grants[0].amount, given.grants[0].actor) != (amount, actor):
             raise Problem(422, "this Idempotency-Key was already used for another grant", "Idempotency-Key")
-        after, _ = ledger.account(connection, namespace)
+        after = ledger.account(connection, namespace)
     if given.is_new:
         log("granted", namespace=namespace, amount=amount, kind=grant.kind, actor=actor, reason=reason)
     return after

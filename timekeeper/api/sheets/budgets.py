@@ -74,6 +74,11 @@ def _notes(listed: list[Json]) -> Iterator[str]:
             yield f"{raw['namespace']} has {said}."
 
 
+def _as_of(answer: Json) -> Iterator[str]:
+    if since_ms := answer["silentSince"]:
+        yield f"This is as of {texts.moment(since_ms)}: the settler has decided nothing since."
+
+
 def _limit(raw: Json) -> str:
     """What its group leaves it."""
     return f"{raw['namespace']}: {left_sentence(raw)}."
@@ -113,13 +118,17 @@ BUDGETS = Sheet(
     columns=_COLUMNS,
     rows=_all,
     empty="no namespace has a budget",
-    notes=lambda answer, _: _notes(_all(answer)),
+    notes=lambda answer, _: (*_as_of(answer), *_notes(_all(answer))),
 )
 BUDGET = Sheet(
     columns=_COLUMNS,
     rows=_known,
     empty="it has no budget and uses nothing",
-    notes=lambda answer, _: (*map(_limit, filter(_left_of, _known(answer))), *_notes(_known(answer))),
+    notes=lambda answer, _: (
+        *_as_of(answer),
+        *map(_limit, filter(_left_of, _known(answer))),
+        *_notes(_known(answer)),
+    ),
 )
 GRANTS = Sheet(
     columns=(

@@ -1,14 +1,18 @@
 """Recomputes every balance from the evidence, at one moment of the ledger, and reports differences."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from timekeeper.accounts.laws import LedgerFacts, breaches
 from timekeeper.operations.audit.charges import Charges
 from timekeeper.operations.audit.cluster import ClusterComparison
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.grants import check_carry, check_grants
 from timekeeper.operations.audit.spans import Spans
-from timekeeper.store import audit_rows
+from timekeeper.store import accounts, audit_rows
+from timekeeper.store.accounts import NotWrittenError
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.ledger import posted_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ def audit(
     if cluster is not None:
         cluster.end(spans.history)
     _tell_balances(connection, charges, tell)
+    _check_accounts(connection, tell)
     days = _check_days(connection, tell)
     grants = check_grants(audit_rows.grants(connection), spans, tell)
     check_carry(
@@ -67,6 +72,17 @@ def _tell_balances(connection: Connection, charges: Charges, tell: Tell) -> None
             posted = audit_rows.posted_in(connection, namespace, from_ms, to_ms)
             subject = f"balance of {namespace} for {time_of(from_ms, to_ms)}"
             tell(Finding(subject, "posted", hours(posted), hours(posted - amount), amount))
+
+
+def _check_accounts(connection: Connection, tell: Tell) -> None:
+    """The accounts of namespaces state as posted what is stored, unless a settler is about to write them."""
+    with suppress(NotWrittenError):
+        rows = [row for name, row in accounts.rows(connection).items() if not name.startswith("_")]
+        published = {(row.subject, row.start_ms, row.end_ms): row.posted for row in rows}
+        stored = posted_of(connection, published)
+        for breach in breaches(LedgerFacts(published=published, stored=stored)):
+            law = breach.law.replace("_", " ")
+            tell(Finding(f"account of {breach.namespace}", "law", breach.text, f"the law: {law}"))
 
 
 def _check_days(connection: Connection, tell: Tell) -> int:

@@ -17,14 +17,13 @@ from timekeeper.accounts.grants import (
     carry_due,
     carry_part,
 )
-from timekeeper.accounts.statements import spent_in
+from timekeeper.accounts.statements import Part, spent_in
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
 from timekeeper.operations.audit.spans import Spans
-from timekeeper.store import ledger
+from timekeeper.store import ledger, sessions
 from timekeeper.store.audit_rows import StoredGrant
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.sums import DatabaseSums
 
 _Account = tuple[str, int, int]  # subject, start and end
 
@@ -138,7 +137,7 @@ def check_carry(
     """Report accounts that received more or less carry-over than the account before had left. ``grants`` come
     account by account, in order; ``tick_ms``: the settler's last tick."""
     spenders = ledger.namespaces(connection)
-    sums = DatabaseSums(connection, {}, tick_ms)
+    sums = _Spent(connection, tick_ms)
     for subject, rows in groupby(grants, key=lambda each: each.subject):
         for before, account in pairwise(_accounts(subject, rows)):
             now = history.account(subject, account.span.start_ms)
@@ -156,6 +155,20 @@ def check_carry(
                         f"account of {subject} for {span}", "carried over", stored, hours(due), difference
                     )
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    connection: Connection
+    now_ms: int
+
+    def posted(self, part: Part) -> int:
+        """See `accounts.statements.SpentTotals`."""
+        return ledger.posted_of(self.connection, (part,))[part]
+
+    def pending(self, part: Part) -> int:
+        """See `accounts.statements.SpentTotals`."""
+        return sessions.pending(self.connection, part, self.now_ms)
 
 
 def _accounts(subject: str, rows: Iterable[StoredGrant]) -> Iterable[_CarryAccount]:

@@ -7,13 +7,14 @@ valid again only after the changes are written.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
+from timekeeper.accounts.account_rows import AccountChanges, changed_accounts, row_of
+from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import DEFAULTS, LABEL, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.accounts.laws import Breach
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
@@ -52,7 +53,7 @@ class TickInputs:
     ends: tuple[ReportedEnd, ...] = ()  # what extenders saw of removals
     since_ms: int = 0  # metered pods are charged from then on at the earliest
     arrears_ms: int = 0  # likewise those that only metering charges
-    breaches: tuple[Breach, ...] = ()  # of laws, in what is stored
+    term: int = 0  # the settler's
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class TickDecision:
     changes: Changes
     sessions: TickSessions
     statement_cache: StatementCache
+    accounts: AccountChanges
     protected: Mapping[str, ProtectedPods]  # by namespace
     withheld: Withheld  # accounts of which nothing is written
 
@@ -87,12 +89,20 @@ DERIVED = (
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
-    """The namespaces whose standing or mode may differ from the default: those with an entry or a label, and
-    if the default has a limit, those with pods or charges."""
-    named = history.namespaces()
+    """The namespaces whose account may differ from the default: those with an entry, a label or charges, and
+    if the default has a limit, those with pods."""
+    named = history.namespaces() | ledger.namespaces
     if history.text(DEFAULTS) is not None:
-        named |= ledger.namespaces | cluster.namespaces.keys()
+        named |= cluster.namespaces.keys()
     return tuple(sorted(named))
+
+
+def with_standing(history: History, namespaces: Mapping[str, Statement]) -> Mapping[str, Statement]:
+    """Those whose standing or mode may differ from the default: without a limit of the default, those with an
+    entry or a label."""
+    if history.text(DEFAULTS) is not None:
+        return namespaces
+    return {name: namespaces[name] for name in history.namespaces() if name in namespaces}
 
 
 def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> TickDecision:
@@ -118,14 +128,16 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     settled = settlement.settle_due(
         ledger, session_changes.sessions, watermarks, history, settings.settle_after_ms, now_ms
     )
-    kept_back = withheld(ledger, session_changes, settled, history, tick.breaches)
+    kept_back = withheld(ledger, session_changes, settled, history)
     if kept_back.breaches:
         session_changes, settled = without(kept_back, cluster, session_changes, settled)
     rest = unallocated(cluster, ledger, session_changes)
     waiting = ledger.unbound_pods.update(cluster, settings, now_ms, rest)
     declared = changed_reservations(cluster, ledger, session_changes, now_ms)
+    moved = waiting | ledger.changed_grants | declared.namespaces
     invalid = statement_cache.Invalidation(
-        namespaces=ledger.table.changed_since.keys() | waiting | ledger.changed_grants | declared.namespaces,
+        namespaces=ledger.table.changed_since.keys() | moved,
+        moved=moved,
         keys=frozenset(each.key.removeprefix(LABEL) for each in tick.entry_changes.entries),
         everything=is_again,
     )
@@ -140,6 +152,8 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     claims = ledger.claims_with(session_changes.sessions)
     published = _published(cluster, ledger, tick, cache, protected, claims, kept_back.namespaces)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
+    accounts = _changed_accounts(ledger, tick, cache, invalid, changes)
+    changes = replace(changes, closed=accounts.gone, is_first=not ledger.accounts)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
         changes,
@@ -150,9 +164,33 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         declared=declared.added,
         undeclared=declared.removed,
     )
-    if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
-        changes = replace(changes, pulse=_pulse(cluster, ledger, now_ms))
-    return TickDecision(changes, sessions, cache, protected, kept_back)
+    if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or accounts.written or changes != Changes():
+        default = {DEFAULTS: cache.statements.default}  # in each tick: see `store.accounts.rows`
+        rows = {**accounts.written, **default}.items()
+        changes = replace(
+            changes,
+            accounts=tuple(row_of(subject, statement, now_ms, tick.term) for subject, statement in rows),
+            pulse=_pulse(cluster, ledger, now_ms),
+        )
+    return TickDecision(changes, sessions, cache, accounts, protected, kept_back)
+
+
+def _changed_accounts(
+    ledger: LedgerState,
+    tick: TickInputs,
+    cache: StatementCache,
+    invalid: statement_cache.Invalidation,
+    changes: Changes,
+) -> AccountChanges:
+    if cache is ledger.statement_cache and not ledger.accounts_left:
+        return AccountChanges({})
+    stated = ledger.accounts_left | (cache.fresh if cache is not ledger.statement_cache else frozenset())
+    of_sessions = {session.namespace for session in (*changes.opened, *changes.changed)}
+    all_moved = any(key.startswith("_") for key in invalid.keys)
+    moved = stated if all_moved else of_sessions | invalid.moved
+    return changed_accounts(
+        tick.history, cache.statements, ledger.accounts, stated, moved, ledger.pulse.decided_ms, tick.now_ms
+    )
 
 
 def _leases(cluster: ClusterState, ledger: LedgerState, new_nodes: frozenset[str]) -> dict[str, bool]:
@@ -224,7 +262,7 @@ def _published(
     if is_same and ledger.published and abs(now_ms - ledger.pulse.decided_ms) < PULSE_MS:
         return ledger.published
     made = cache.statements
-    default, namespaces = made.default, made.namespaces
+    default, namespaces = made.default, with_standing(tick.history, made.namespaces)
     return publish(
         settings,
         cluster.classes,

@@ -1,6 +1,6 @@
 """Accounts whose changes contradict a law of the ledger: they are not written, and other accounts go on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.balance import Statement
@@ -36,10 +36,8 @@ def withheld(
     changes: SessionChanges,
     settled: Settlement,
     history: History,
-    before: Iterable[Breach],
 ) -> Withheld:
-    """What of this tick contradicts a law. ``before``: breaches of the stored ledger, which `self_check`
-    finds."""
+    """What of this tick contradicts a law."""
     new: dict[str, list[Posting]] = {}
     for posting in settled.postings:
         new.setdefault(posting.session_uid, []).append(posting)
@@ -47,7 +45,7 @@ def withheld(
         Charged(session, (*ledger.posted.get(uid, ()), *new.get(uid, ())))
         for uid, session in {**changes.sessions, **settled.settled}.items()
     ]
-    found = (*before, *breaches(LedgerFacts(charged=charged)))
+    found = tuple(breaches(LedgerFacts(charged=charged)))
     if not found:
         return NOTHING
     broken = {breach.namespace for breach in found}

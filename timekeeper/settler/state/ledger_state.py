@@ -4,7 +4,8 @@ differences."""
 from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.balance import UnsettledSession
+from timekeeper.accounts.account_rows import AccountChanges
+from timekeeper.accounts.balance import Statement, UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
 from timekeeper.accounts.claims.claim_sessions import consumers_of, held_by_claim, held_by_driver
@@ -116,6 +117,8 @@ class LedgerState:
     unbound_pods: UnboundPods = field(default_factory=UnboundPods)  # rates of pods without a node
     grants: GrantCache = field(default_factory=GrantCache)  # grants by account
     statement_cache: StatementCache | None = None  # the statements of the last tick
+    accounts: Mapping[str, Statement] = field(default_factory=dict)  # by subject, as written
+    accounts_left: Set[str] = frozenset()  # subjects that time alone has changed since
     new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``table`` knows
     # subjects whose grants differ from those in ``statement_cache``
     changed_grants: set[str] = field(default_factory=set)
@@ -190,9 +193,18 @@ class LedgerState:
         self.grants = GrantCache(found.mark, found.at_ms, found.now)
 
     def apply_changes(
-        self, changes: Changes, history: History, cache: StatementCache, withheld: Set[str] = frozenset()
+        self,
+        changes: Changes,
+        history: History,
+        cache: StatementCache,
+        accounts: AccountChanges,
+        withheld: Set[str] = frozenset(),
     ) -> None:
         """Apply changes after they were written. ``withheld``: namespaces of which nothing is."""
+        if accounts.written or accounts.gone:
+            kept = {name: each for name, each in self.accounts.items() if name not in accounts.gone}
+            self.accounts = {**kept, **accounts.written}
+        self.accounts_left = accounts.left
         self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
         self.waiting = self.unbound_pods.rates
@@ -417,10 +429,10 @@ class DatabaseTotals:
             return selected_use.posted_by_pods(connection, namespace, span)
 
 
-def read_grants(connection: Connection, before: GrantCache, now_ms: int) -> GrantCache:
+def read_grants(connection: Connection, before: GrantCache, mark: tuple[int, int], now_ms: int) -> GrantCache:
     """The grants of the accounts that have not ended, and of those of ``before`` that have. They are read
-    again when a grant was added, and when the clock was set back (an ended account may be open again)."""
-    mark = reading.grants_mark(connection)
+    again when a grant was added, which ``mark`` says (`store.ledger.GRANTS_MARK`), and when the clock was set
+    back (an ended account may be open again)."""
     if mark == before.mark and now_ms >= before.at_ms:
         return before
     now = reading.granted(connection, now_ms)

@@ -7,7 +7,7 @@ ends, and while something is reserved it changes throughout the lookahead before
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from timekeeper.accounts.budget_history import GROUP, History, is_group
+from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, is_group
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.statements import Statements, statements, working_set
 from timekeeper.settler.state.totals import TickTotals
@@ -22,6 +22,7 @@ class Invalidation:
     """Which cached statements are out of date."""
 
     namespaces: Set[str]  # namespaces whose totals or grants changed
+    moved: Set[str]  # those of them that not time alone changed, beside those whose sessions changed
     keys: Set[str]  # budget entries that changed
     everything: bool  # no cached statement may be used
 
@@ -35,7 +36,7 @@ class StatementCache:
     statements: Statements
     until_ms: Mapping[str, int]  # subject -> when time alone changes its statement
     members: Mapping[str, Set[str]]  # group -> names that were ever in it
-    fresh: Set[str]  # names that were recomputed in the last tick
+    fresh: Set[str]  # subjects that were recomputed in the last tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _all(inputs: StatementInputs) -> tuple[StatementCache, tuple[Grant, ...]]:
             members.setdefault(group, set()).add(name)
     until_ms = _until_ms(inputs, made, (*inputs.names, _DEFAULT))
     return StatementCache(
-        inputs.now_ms, inputs.names, made, until_ms, members, frozenset(inputs.names)
+        inputs.now_ms, inputs.names, made, until_ms, members, {*inputs.names, *made.groups, DEFAULTS}
     ), made.grants
 
 
@@ -116,7 +117,7 @@ def _some(
             members[group] = members.get(group, frozenset()) | {name}
     statements = Statements({**old, **made.namespaces}, made.default, groups)
     return StatementCache(
-        inputs.now_ms, inputs.names, statements, until_ms, members, frozenset(fresh)
+        inputs.now_ms, inputs.names, statements, until_ms, members, {*fresh, *made.groups, DEFAULTS}
     ), made.grants
 
 

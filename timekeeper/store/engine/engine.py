@@ -1,12 +1,16 @@
 """The connection to the database: transactions that read or write, and two kinds of failure."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sqlalchemy
 from sqlalchemy import ARRAY, Executable, Table, bindparam, exc, func, insert, select, text
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL
 
 from timekeeper.settings import UnusableError
@@ -262,23 +266,66 @@ def commit_together(connection: Connection, changes: Sequence[tuple[Executable, 
         connection.execute(*change)
 
 
-def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that all have the same columns; no rows is no statement.
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """Rows of a table, each of which sets these columns of the row that has its primary key already."""
 
-    On PostgreSQL it is one statement for each `AT_ONCE` rows: each column's values are one array parameter,
-    and a statement trigger runs once. SQLAlchemy itself would send one statement per row.
-    """
+    table: Table
+    columns: tuple[str, ...]
+
+
+# the rows of a table, or those for each of which a statement is executed
+Written = tuple[Table | Upsert | Executable, Sequence[Mapping[str, Any]]]
+
+
+def write_all(connection: Connection, written: Iterable[Written], is_last: bool = False) -> None:
+    """Write these in their order, `AT_ONCE` rows in a statement; on PostgreSQL in one round trip, with COMMIT
+    if it is the last of the transaction."""
+    portions = [
+        (what, list(map(dict, rows[start : start + AT_ONCE])))
+        for what, rows in written
+        for start in range(0, len(rows), AT_ONCE)
+    ]
     if connection.dialect.name != "postgresql":
-        execute_all(connection, insert(table), [dict(row) for row in rows])
+        for what, rows in portions:
+            connection.execute(_inserting(what) if isinstance(what, Table | Upsert) else what, rows)
         return
-    for start in range(0, len(rows), AT_ONCE):
-        some, names = rows[start : start + AT_ONCE], list(rows[0])
-        values = [bindparam(name, [row[name] for row in some], ARRAY(table.c[name].type)) for name in names]
-        given = func.unnest(*values).table_valued(*names).render_derived()
-        connection.execute(insert(table).from_select(names, select(*given.c)))
+    asked: list[tuple[Executable, Any]] = []
+    for what, rows in portions:
+        if not isinstance(what, Table | Upsert):
+            asked.append((what, rows))
+            continue
+        names = tuple(rows[0])
+        asked.append((_inserting_arrays(what, names), {name: [row[name] for row in rows] for name in names}))
+    if asked:
+        postgresql.execute_together(connection, asked, _COMMIT if is_last else _NOTHING)
 
 
-def execute_all(connection: Connection, statement: Executable, rows: Sequence[dict[str, Any]]) -> int:
-    """Execute it for each of the rows, `AT_ONCE` of them at a time. Returns how many rows it changed."""
-    portions = (rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE))
-    return sum(connection.execute(statement, each).rowcount for each in portions)
+def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that all have the same columns; no rows is no statement."""
+    write_all(connection, [(table, rows)])
+
+
+@cache
+def _inserting(what: Table | Upsert) -> Executable:
+    if isinstance(what, Table):
+        return insert(what)
+    return _replacing(what, sqlite_insert(what.table))
+
+
+@cache
+def _inserting_arrays(what: Table | Upsert, names: tuple[str, ...]) -> Executable:
+    """One statement for many rows: each column's values are one array parameter, and a statement trigger runs
+    once. SQLAlchemy itself would send one statement a row."""
+    table = what if isinstance(what, Table) else what.table
+    values = [bindparam(name, type_=ARRAY(table.c[name].type)) for name in names]
+    given = func.unnest(*values).table_valued(*names).render_derived()
+    inserted = postgresql_insert(table).from_select(names, select(*given.c))
+    return inserted if isinstance(what, Table) else _replacing(what, inserted)
+
+
+def _replacing(what: Upsert, inserted: Any) -> Executable:
+    own = list(what.table.primary_key.columns)
+    new = {name: inserted.excluded[name] for name in what.columns}
+    replacing: Executable = inserted.on_conflict_do_update(index_elements=own, set_=new)
+    return replacing

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, event, exc
+from sqlalchemy import Connection, Executable, event, exc, text
 from sqlalchemy.engine import URL, Dialect, Engine, ExceptionContext
 
 READING = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -53,7 +53,9 @@ _NOT_OURS = ("42501", "42P01", "42P07", "42701", "42710", "3F000")
 _READ_ONLY = "25006"
 _STOOD_STILL = "25P03"
 _SENT = "bursar_sent_s"  # in a connection's notes: when a statement was last sent
-_IDLE, _BEGIN = 0, "BEGIN ISOLATION LEVEL READ COMMITTED"  # libpq's PQTRANS_IDLE
+_IDLE = 0  # libpq's PQTRANS_IDLE
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"  # as `READING` says
 _BEFORE = "bursar_before"  # an execution option: what is sent together with a statement, before it
 
 
@@ -125,24 +127,41 @@ def _note_standstill(context: ExceptionContext) -> None:
 def execute_together(
     connection: Connection, asked: Sequence[tuple[Executable, Any]], last: Executable
 ) -> list[list[Any]]:
-    """The rows of each statement with its parameters; one with a list of them writes, and has none. All are
+    """The rows of each statement with its parameters, None: they are in it; one with a list of them writes,
+    and has no rows. All are
     sent with the transaction's BEGIN, and then ``last``: one round trip."""
     from psycopg.rows import namedtuple_row  # a timekeeper on SQLite may lack it
 
     driver: Any = connection.connection.dbapi_connection
-    texts = [_sql(statement, connection.dialect) for statement, _ in asked]
     cursors = [driver.cursor(row_factory=namedtuple_row) for _ in asked]
-    before = list(zip(cursors, texts, (given for _, given in asked), strict=True))
+    before = [
+        (cursor, *_sent(statement, given, connection.dialect))
+        for cursor, (statement, given) in zip(cursors, asked, strict=True)
+    ]
     if driver.info.transaction_status == _IDLE:  # psycopg would wait for its own BEGIN
         driver.autocommit = True
-        before.insert(0, (driver.cursor(), _BEGIN, None))
+        is_reading = connection.get_execution_options().get("postgresql_readonly", False)
+        before.insert(0, (driver.cursor(), _BEGIN_READING if is_reading else _BEGIN, None))
     connection.execute(last, execution_options={_BEFORE: before})
     return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-@lru_cache(64)
-def _sql(statement: Executable, dialect: Dialect) -> str:
-    return str(statement.compile(dialect=dialect))  # type: ignore[attr-defined]
+def _sent(statement: Any, given: Any, dialect: Dialect) -> tuple[str, Any]:
+    if given is None:
+        compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+        return str(compiled), compiled.params
+    text, own = _compiled(statement, dialect)
+    fixed = {name: value for name, value in own.items() if value is not None}
+    if fixed:
+        given = [fixed | row for row in given] if isinstance(given, list) else fixed | given
+    return text, given
+
+
+@lru_cache(256)
+def _compiled(statement: Any, dialect: Dialect) -> tuple[str, dict[str, Any]]:
+    """The text, and the values that are in the statement."""
+    compiled = statement.compile(dialect=dialect)
+    return str(compiled), dict(compiled.params)
 
 
 def _send_before(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
@@ -188,7 +207,15 @@ def trust_system(given: Mapping[str, object], paths: ssl.DefaultVerifyPaths | No
 
 def take_turn(connection: Connection, name: str) -> None:
     """Wait for other transactions that took a turn of this name. The turn ends with this transaction."""
-    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"bursar {name}",))
+    connection.execute(*turn_of(name))
+
+
+def turn_of(name: str) -> tuple[Executable, dict[str, str]]:
+    """Asks for a turn."""
+    return _TURN, {"name": f"bursar {name}"}
+
+
+_TURN = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 
 def is_away(error: exc.DBAPIError) -> bool:

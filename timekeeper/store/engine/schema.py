@@ -52,6 +52,30 @@ ENTRIES = Table(
     comment="each text that a budget key ever had, and from when on; NULL: from then on it has none",
 )
 
+ACCOUNTS = Table(
+    "accounts",
+    METADATA,
+    Column("subject", Text, primary_key=True),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("granted", BigInteger),
+    Column("carried", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    Column("posted", BigInteger, nullable=False),
+    Column("pending", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+    Column("declared", BigInteger, nullable=False),
+    Column("reserving_milli", BigInteger, nullable=False),
+    Column("running_milli", BigInteger, nullable=False),
+    Column("waiting_milli", BigInteger, nullable=False),
+    Column("standing", Text, nullable=False),
+    Column("as_of_ms", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("format", BigInteger, nullable=False),
+    CheckConstraint("subject <> ''", name="subject_is_named"),
+    comment="the running account of each namespace and group as of a tick; _defaults: of all others",
+)
+
 ENTRY_ERRORS = Table(
     "entry_errors",
     METADATA,

@@ -17,6 +17,7 @@ from sqlalchemy import Table, Text, select
 from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.schema import (
+    ACCOUNTS,
     BINDINGS,
     CHARGE_CORRECTIONS,
     CLOSED_MONTHS,
@@ -81,9 +82,9 @@ TABLES = (
     PULSE,
 )
 
-# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map and its
-# findings anew; people log in anew; nothing reads what has ended.
-LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS, *ENDED)
+# The fencing epoch is not part of the ledger, and it must never decrease; the settler writes accounts anew,
+# the extender the map and its findings; people log in anew; nothing reads what has ended.
+LEFT_OUT = (ACCOUNTS, TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS, *ENDED)
 
 
 def export(connection: Connection) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from timekeeper.store import kinds
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.former import ADDED, BEFORE, DROPPED, FORMER
 from timekeeper.store.engine.schema import (
+    ACCOUNTS,
     BINDINGS,
     DAYS,
     DECISIONS,
@@ -52,7 +53,7 @@ _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
-    *(ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
+    *(ACCOUNTS, ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
     *(DECISIONS, NOTIFIED, WOULD, WOULD_SINCE),
 )
 

@@ -1,0 +1,181 @@
+"""Rows of the table ``accounts``: what the running account of a namespace or group has, owes and may, as of a
+tick. The settler writes them; everybody else reads them, and adds nothing to them."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from timekeeper.accounts.balance import Rates, Statement
+from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, is_group
+from timekeeper.accounts.statements import Statements
+from timekeeper.core.ledger.metering import Balance, Interval, exhausted_at
+
+FORMAT = 1  # of the figures: another number once one of them means something else
+EVERY_MS = 10_000  # what time alone changes is written so often
+_MOST = 2**63 - 1  # what the database holds
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRow:
+    """Amounts in milli-GPU x milliseconds, rates in milli-GPU, times in milliseconds since 1970.
+
+    ``subject``: a namespace, ``_group.NAME``, or `DEFAULTS` for every namespace without a row. ``granted``
+    None: unlimited. ``reserved`` contains ``declared``. ``term``: the writer's.
+    """
+
+    subject: str
+    start_ms: int
+    end_ms: int
+    granted: int | None
+    carried: int
+    received: int
+    posted: int
+    pending: int
+    reserved: int
+    declared: int
+    reserving_milli: int
+    running_milli: int
+    waiting_milli: int
+    standing: str
+    as_of_ms: int
+    term: int
+    format: int = FORMAT
+
+
+def row_of(subject: str, statement: Statement, now_ms: int, term: int) -> AccountRow:
+    """The statement of this moment as a row."""
+    span, balance, rates = statement.account.span, statement.balance, statement.rates
+    return AccountRow(
+        subject,
+        span.start_ms,
+        span.end_ms,
+        balance.granted,
+        statement.carried,
+        statement.received,
+        _stored(balance.posted),
+        _stored(balance.pending),
+        _stored(balance.reserved),
+        _stored(balance.declared),
+        rates.reserving_milli,
+        rates.running_milli,
+        rates.waiting_milli,
+        statement.standing,
+        now_ms,
+        term,
+    )
+
+
+def _stored(amount: int) -> int:
+    return min(_MOST, max(-_MOST, amount))
+
+
+def group_of(history: History, subject: str, rows: Mapping[str, AccountRow]) -> str:
+    """The group of a namespace, as of its row; "": none."""
+    row = _row(subject, rows)
+    return "" if is_group(subject) else history.group(row.subject, row.as_of_ms)
+
+
+def statement_of(history: History, subject: str, rows: Mapping[str, AccountRow]) -> Statement:
+    """The account of a namespace or group by its row, with that of its group by the group's. A namespace
+    without a row has the account of `DEFAULTS`, which must be among the rows."""
+    row = _row(subject, rows)
+    at_ms, rates = row.as_of_ms, Rates(row.reserving_milli, row.running_milli, row.waiting_milli)
+    balance = Balance(row.granted, row.posted, row.pending, row.reserved, row.declared)
+    account = replace(history.account(row.subject, at_ms), span=Interval(row.start_ms, row.end_ms))
+    lookahead_ms, reserving = history.settings(at_ms).lookahead_ms, row.reserving_milli + row.waiting_milli
+    group = group_of(history, subject, rows)
+    return Statement(
+        history.budget(row.subject, at_ms),
+        account,
+        balance,
+        row.carried,
+        exhausted_at(balance, rates.running_milli, reserving, lookahead_ms, account.span, at_ms),
+        statement_of(history, GROUP + group, rows) if group else None,
+        rates=rates,
+        received=row.received,
+    )
+
+
+def _row(subject: str, rows: Mapping[str, AccountRow]) -> AccountRow:
+    """A group without a row has no limit. The history has no name for what it does not know."""
+    row = rows.get(subject) or replace(rows[DEFAULTS], subject="")
+    return replace(row, subject=subject, granted=None) if is_group(subject) and not row.subject else row
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChanges:
+    """``written``: by subject, what is written in this tick; ``gone``: subjects without an account;
+    ``left``: those that time alone has changed since they were written."""
+
+    written: Mapping[str, Statement]
+    gone: Set[str] = frozenset()
+    left: Set[str] = frozenset()
+
+
+def changed_accounts(
+    history: History,
+    made: Statements,
+    written: Mapping[str, Statement],
+    stated: Iterable[str],
+    moved: Set[str],
+    since_ms: int,
+    now_ms: int,
+) -> AccountChanges:
+    """What the rows of accounts lack. ``written``: the statements as written last; ``stated``: subjects whose
+    statements may differ; ``moved``: namespaces that something happened to.
+
+    What an event changed is written at once. What time alone changed is written every `EVERY_MS`, each
+    account at its own moment of these; ``since_ms``: the tick before. A group and its members are written
+    together.
+    """
+    found = {subject: _stated(made, subject) for subject in stated}
+    pending = {
+        subject: statement
+        for subject, statement in found.items()
+        if statement is not None
+        and (before := written.get(subject)) is not statement
+        and (before is None or _figures(before) != _figures(statement))
+    }
+    units = {subject: _unit(history, subject, now_ms) for subject in pending}
+    at_once = {
+        units[each] for each in pending if each in moved or _is_moved(written.get(each), pending[each])
+    }
+    at_once |= {unit for unit in set(units.values()) - at_once if _is_due(unit, since_ms, now_ms)}
+    now = {subject: statement for subject, statement in pending.items() if units[subject] in at_once}
+    gone = written.keys() - made.namespaces.keys() - made.groups.keys() - {DEFAULTS}
+    return AccountChanges(now, gone, pending.keys() - now.keys())
+
+
+def _stated(made: Statements, subject: str) -> Statement | None:
+    if subject == DEFAULTS:
+        return made.default
+    return made.groups.get(subject) if is_group(subject) else made.namespaces.get(subject)
+
+
+def _unit(history: History, subject: str, now_ms: int) -> str:
+    """The group of a namespace that is in one; else itself."""
+    group = "" if is_group(subject) or subject == DEFAULTS else history.group(subject, now_ms)
+    return GROUP + group if group else subject
+
+
+def _is_due(unit: str, since_ms: int, now_ms: int) -> bool:
+    """Whether the moment at which it is written lies between these two."""
+    own_ms = crc32(unit.encode()) % EVERY_MS
+    return (now_ms - own_ms) // EVERY_MS != (since_ms - own_ms) // EVERY_MS
+
+
+def _is_moved(before: Statement | None, now: Statement) -> bool:
+    return before is None or _by_events(before) != _by_events(now)
+
+
+def _by_events(statement: Statement) -> tuple[object, ...]:
+    """What time alone does not change."""
+    balance = statement.balance
+    return (
+        *(statement.in_force, statement.account, statement.standing, statement.rates),
+        *(balance.granted, statement.carried, statement.received, balance.posted),
+    )
+
+
+def _figures(statement: Statement) -> tuple[object, ...]:
+    return *_by_events(statement), statement.balance

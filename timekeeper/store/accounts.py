@@ -1,0 +1,41 @@
+"""The running accounts, as the settler wrote them last."""
+
+from collections.abc import Collection
+from dataclasses import fields
+
+from sqlalchemy import bindparam, select
+
+from timekeeper.accounts.account_rows import FORMAT, AccountRow
+from timekeeper.accounts.budget_history import DEFAULTS
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import ACCOUNTS, PULSE
+
+_COLUMNS = [ACCOUNTS.c[field.name] for field in fields(AccountRow)]
+_NEW = select(*_COLUMNS, PULSE.c.decided_ms).join(PULSE, PULSE.c.id == 1)
+_SOME = _NEW.where(ACCOUNTS.c.subject.in_(bindparam("subjects", expanding=True)))
+
+
+class NotWrittenError(Exception):
+    """The rows are of a settler of another release, or there are none yet; the next tick writes them."""
+
+    def __init__(self) -> None:
+        super().__init__("the settler has not written the accounts yet: ask again")
+
+
+def rows(connection: Connection, subjects: Collection[str] | None = None) -> dict[str, AccountRow]:
+    """The rows of these namespaces and groups, None: all; always with that of `DEFAULTS`. Raises
+    NotWrittenError.
+
+    A settler writes the row of `DEFAULTS` in each tick, with the tick's moment. So it shows whether another
+    release, which does not know the table, has decided since.
+    """
+    given = {} if subjects is None else {"subjects": [*subjects, DEFAULTS]}
+    found, decided = {}, set()
+    for *values, decided_ms in connection.execute(_NEW if subjects is None else _SOME, given):
+        row = AccountRow(*values)
+        found[row.subject] = row
+        decided.add(decided_ms)
+    newest = found.get(DEFAULTS)
+    if newest is None or {newest.as_of_ms} != decided or any(row.format != FORMAT for row in found.values()):
+        raise NotWrittenError
+    return found
