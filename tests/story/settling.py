@@ -24,6 +24,7 @@ from timekeeper.accounts.standings import StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.tables import Table
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
@@ -37,10 +38,11 @@ from timekeeper.settler.cluster.cluster_state import (
 )
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
 from timekeeper.settler.evictions.budget_round import BudgetRound
-from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound
 from timekeeper.settler.releaser import Releaser
 from timekeeper.settler.state.ledger_state import FutureHeadroom, LedgerState
+from timekeeper.settler.state.tick_view import tick_view
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.fencing import Epoch
@@ -194,7 +196,7 @@ class Timekeeper:
         self.ledger = LedgerState(
             history=history_of(stored.entries),
             errors={},
-            sessions=unsettled,
+            sessions=Table(unsettled),
             posted={uid: tuple(stored.postings.get(uid, ())) for uid in unsettled},
             beats={},
             watermarks=dict(stored.watermarks),
@@ -205,7 +207,8 @@ class Timekeeper:
         )
         self.ledger.declared.add(stored.declared.values())
         self._reserved: list[DeclaredReservation] = []
-        self.cluster, self.held_view = ClusterState(), HeldView()
+        self.cluster = ClusterState()
+        self.view = tick_view(self.cluster, self.ledger, HeldView())
         self._list("pods", *(each.for_ledger() for each in self.server.pods.values()))
         self._list("nodes", *self.nodes)
         self._list("leases", *(NodeLease(name, at_ms) for name, at_ms in leases.items()))
@@ -216,7 +219,7 @@ class Timekeeper:
         api: Any = self.server
         events = cast(EventRecorder[str], NoEvents())
         context = EvictorContext(
-            store, term, api, events, self._view(), self.clock, self.clock, self.decisions.append
+            store, term, api, events, lambda: self.view, self.clock, self.clock, self.decisions.append
         )
         self.evictor = BudgetRound(context, lambda: 0.0)
         self.overtime = OvertimeRound(context)
@@ -226,11 +229,16 @@ class Timekeeper:
             term,
             self._send_patch,
             lambda *_: None,
-            lambda: self.held_view,
+            lambda: self.view.held,
             self.clock,
             self.decisions.append,
             lambda written: self._reserved.extend(written),
         )
+
+    @property
+    def held_view(self) -> HeldView:
+        """What releases depend on, of the last tick."""
+        return self.view.held
 
     def _send_patch(self, path: str, body: Any) -> Any:
         return self.server.call("PATCH", path, body)
@@ -275,7 +283,8 @@ class Timekeeper:
         spared = (
             frozenset(uid for each in decision.protected.values() for uid in each.uids) & waits.held.keys()
         )
-        self.held_view = HeldView(*view, {}, reserved, later, len(waits.untried), spared)
+        held = HeldView(*view, {}, reserved, later, len(waits.untried), spared)
+        self.view = tick_view(self.cluster, ledger, held)
         return read.entries
 
     def _inputs(self, read: EntryChanges, history: History, now_ms: int) -> TickInputs:
@@ -302,20 +311,3 @@ class Timekeeper:
         now = {key: each for key, each in sums.items() if key[2] > now_ms}
         ended = {key: sums[key] for key in before.ended if key in sums}
         self.ledger.take_grants(GrantCache(mark, now_ms, now, ended))
-
-    def _view(self) -> SettlerView:
-        def statements() -> Any:
-            cache = self.ledger.statement_cache
-            return None if cache is None else (cache.statements.namespaces, self.ledger.pulse.decided_ms)
-
-        return SettlerView(
-            pod=lambda uid: self.cluster.pods.get(uid),
-            history=lambda: self.ledger.history,
-            pods=lambda: tuple(self.cluster.pods.values()),
-            statements=statements,
-            is_protected=self._is_protected,
-        )
-
-    def _is_protected(self, pod: LedgerPod) -> bool:
-        chosen = self.ledger.protected.get(pod.namespace)
-        return chosen is not None and (pod.uid in chosen.uids or self.ledger.session(pod.uid) is None)

@@ -18,6 +18,7 @@ from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.rating.weights import weight_of
+from timekeeper.core.tables import Table
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
@@ -113,7 +114,7 @@ class Life:
         self.ledger = LedgerState(
             history=history_of(()),
             errors={},
-            sessions={},
+            sessions=Table(),
             posted={},
             beats={},
             watermarks={},

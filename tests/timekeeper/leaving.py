@@ -11,7 +11,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Api, event_sender
 from timekeeper.runtime.connect import connect
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.process import REPORTER
 
 PDB_429 = {
@@ -35,7 +35,7 @@ class Leaving:
         """Of a process that has just begun to settle. ``steady``: its monotonic clock, else the town's."""
         town, settler, called = self.town, self.town.settler, server or self._server
         events = UnqueuedRecorder(event_sender(called), REPORTER, settler.epoch.holder, town.clock, log)
-        shared = town.store, settler.epoch, called, events, view_of(settler), town.clock
+        shared = town.store, settler.epoch, called, events, lambda: settler.view, town.clock
         return EvictorContext(*shared, steady or town.clock, self.decisions.append, settler.vetoes)
 
     def asked(self) -> list[str]:

@@ -271,7 +271,7 @@ class Town:
 
     def _read(self, source: str) -> Any:
         if source == "pods":
-            return partial(read_any_pod, is_charged=self.settler.is_charged)
+            return partial(read_any_pod, is_charged=self.settler.view.is_known)
         return READ[source]
 
     def begin(self, *items: tuple[str, Json]) -> None:

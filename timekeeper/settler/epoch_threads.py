@@ -19,7 +19,7 @@ from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.claim_excess import ExcessRound
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
@@ -95,16 +95,17 @@ class EpochThreads:
     def _start_governing(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
-        cluster, namespace = self.settler.cluster, settings.namespace
+        settler, namespace = self.settler, settings.namespace
         modes = ModeParameters(
-            self.api, namespace, self._history, lambda: cluster.last_card_host, self.now_ms, time.monotonic
+            *(self.api, namespace, self._history, lambda: settler.view.cluster.card_host),
+            *(self.now_ms, time.monotonic),
         )
         start_thread("modes", modes.keep, stop)
         spent = SpentParameters(
-            apply_with(self.api, settings.namespace),
+            apply_with(self.api, namespace),
             self._statements,
             self._history,
-            self.settler.cluster.unjudged.gpu_drivers,
+            lambda: settler.view.cluster.classes.gpu_drivers(),
             self.now_ms,
             time.monotonic,
         )
@@ -122,7 +123,7 @@ class EpochThreads:
             self.settler.epoch,
             self.api,
             self.events,
-            view_of(self.settler),
+            lambda: self.settler.view,
             self.now_ms,
             record=self.record,
             vetoes=self.settler.vetoes,
@@ -138,7 +139,7 @@ class EpochThreads:
             settler.epoch,
             patch_with(self.api),
             self.events.post,
-            lambda: settler.held,
+            lambda: settler.view.held,
             record=self.record,
             reserved=settler.reserve,
             at_once=CALLS_AT_ONCE,
@@ -163,23 +164,25 @@ class EpochThreads:
         return MonthCloser(self.store, fenced, self._history, self.now_ms)
 
     def _budget_objects(self) -> BudgetObjects:
-        exists = self.settler.cluster.existing_namespaces.__contains__
+        def exists(namespace: str) -> bool:
+            return namespace in self.settler.view.cluster.existing_namespaces
+
         return BudgetObjects(self.api, self._statements, exists, time.monotonic, self.now_ms)
 
     def _notifier(self, key: Path) -> Notifier:
         settler = self.settler
-        return Notifier(self.store, settler.epoch, lambda: settler.ledger.history, key, self.now_ms)
+        return Notifier(self.store, settler.epoch, lambda: settler.view.history, key, self.now_ms)
 
     def _statements(self) -> Mapping[str, Statement] | None:
         """The accounts as written last; None before the first decision."""
-        return self.settler.ledger.accounts if self.settler.has_decided else None
+        return self.settler.view.accounts
 
     def _history(self) -> History | None:
         """The budgets in force; None before the first decision."""
-        return self.settler.ledger.history if self.settler.has_decided else None
+        view = self.settler.view
+        return None if view.statements is None else view.history
 
     def _longest_grace_ms(self) -> int | None:
         """`maxGracePeriod` now, in milliseconds; None before the first decision."""
-        if not self.settler.has_decided:
-            return None
-        return self.settler.ledger.history.settings(self.now_ms()).max_grace_period_ms
+        history = self._history()
+        return None if history is None else history.settings(self.now_ms()).max_grace_period_ms

@@ -1,23 +1,25 @@
 """What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.drivers import VENDORS, DriverRule
 from timekeeper.core.findings import MAX_FIGURE, RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
-from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
+from timekeeper.settler.cluster.cluster_state import KnownNode
 from timekeeper.settler.decide.withheld import Withheld
+from timekeeper.settler.state.tick_view import ClusterView
 
 EVERY_MS = 30_000
 
 
 def findings(
-    cluster: ClusterState, settings: BudgetSettings, now_ms: int, more: Iterable[RoleFinding] = ()
+    cluster: ClusterView, settings: BudgetSettings, now_ms: int, more: Iterable[RoleFinding] = ()
 ) -> Iterator[RoleFinding]:
-    """All of them, in the order in which to mend them. ``more``: of what the settler alone knows."""
+    """All of them but `of_clocks`, in the order in which to mend them. ``more``: of what the settler alone
+    knows."""
     nodes = sorted(cluster.nodes.values(), key=lambda node: node.name)
     if settings.mode == "meter" or settings.placement == "off":  # else the extender says what it cannot use
         yield from _of_cards([node for node in nodes if node.gpus])
@@ -28,12 +30,16 @@ def findings(
     if settings.mode != "meter":  # else nothing is admitted
         yield from _of_left_out(cluster, settings)
     yield from _of_unclassified(settings, nodes)
-    if wrong := cluster.wrong_clocks():
+
+
+def of_clocks(wrong: Mapping[str, int], leaseless: Collection[str]) -> Iterator[RoleFinding]:
+    """As `ClusterState.wrong_clocks` and `ClusterState.leaseless` have them."""
+    if wrong:
         worst = max(wrong, key=lambda name: abs(wrong[name]))
         names = {"nodes": some_of(wrong), "node": worst}
         yield RoleFinding("wrong-clocks", {"seconds": round(wrong[worst] / 1000), **names})
-    if without := cluster.leaseless():
-        yield RoleFinding("no-lease", {"nodes": some_of(without)})
+    if leaseless:
+        yield RoleFinding("no-lease", {"nodes": some_of(leaseless)})
 
 
 def broken_laws(withheld: Withheld) -> Iterator[RoleFinding]:
@@ -62,7 +68,7 @@ def _fault(node: KnownNode) -> str:
     return node.rated.doubt
 
 
-def _of_unconfirmed_ends(cluster: ClusterState, now_ms: int) -> Iterator[RoleFinding]:
+def _of_unconfirmed_ends(cluster: ClusterView, now_ms: int) -> Iterator[RoleFinding]:
     """Of pods that hold their cards until their end is known, though they have failed."""
     for pod in cluster.pods.values():
         if pod.hold.unconfirmed and (pod.hold.deletion_ms or 0) + pod.hold.grace_ms <= now_ms:
@@ -70,7 +76,7 @@ def _of_unconfirmed_ends(cluster: ClusterState, now_ms: int) -> Iterator[RoleFin
             yield RoleFinding("unconfirmed-end", where)
 
 
-def _of_static_pods(cluster: ClusterState) -> Iterator[RoleFinding]:
+def _of_static_pods(cluster: ClusterView) -> Iterator[RoleFinding]:
     """Of pods that hold cards and that kubelets run from files of their nodes."""
     pods = [pod for pod in cluster.pods.values() if pod.is_static and pod.ended_ms is None]
     if pods:
@@ -79,12 +85,12 @@ def _of_static_pods(cluster: ClusterState) -> Iterator[RoleFinding]:
 
 
 def _of_givers(
-    cluster: ClusterState, settings: BudgetSettings, nodes: list[KnownNode]
+    cluster: ClusterView, settings: BudgetSettings, nodes: list[KnownNode]
 ) -> Iterator[RoleFinding]:
     """Of nodes whose cards both a device plugin and device claims give out: neither knows of the other's
     pods."""
-    rules, drivers = cluster.claims.rules, dict[str, set[str]]()
-    for (driver, *_), device in cluster.claims.pools.every().items():
+    rules, drivers = cluster.rules, dict[str, set[str]]()
+    for (driver, *_), device in cluster.devices.every().items():
         rule = rules.get(driver)
         if rule is not None and rule.has_gpus and rule.knows(device) and not device.is_tainted:
             drivers.setdefault(device.node, set()).add(driver)
@@ -102,10 +108,10 @@ def _of_givers(
     yield from _of_two_drivers(cluster, rules)
 
 
-def _of_two_drivers(cluster: ClusterState, rules: Mapping[str, DriverRule]) -> Iterator[RoleFinding]:
+def _of_two_drivers(cluster: ClusterView, rules: Mapping[str, DriverRule]) -> Iterator[RoleFinding]:
     """Of cards that two drivers publish, whole or as the parent of a part, by their UUIDs."""
     givers: dict[tuple[str, str], set[str]] = {}
-    for (driver, pool, _), device in cluster.claims.pools.every().items():
+    for (driver, pool, _), device in cluster.devices.every().items():
         if not device.is_tainted and (driver not in rules or rules[driver].is_gpu(device)):
             for uuid in filter(None, (device.attribute("uuid"), device.attribute("parentUUID"))):
                 givers.setdefault((device.node or pool, str(uuid)), set()).add(driver)
@@ -118,16 +124,16 @@ def _of_two_drivers(cluster: ClusterState, rules: Mapping[str, DriverRule]) -> I
         yield RoleFinding("two-givers", {"node": node, "how": f"{cards} by claims of {given}"})
 
 
-def _of_left_out(cluster: ClusterState, settings: BudgetSettings) -> Iterator[RoleFinding]:
+def _of_left_out(cluster: ClusterView, settings: BudgetSettings) -> Iterator[RoleFinding]:
     """Of published devices that an administrator's comparisons leave out, of drivers whose classes admission
     counts."""
     rules = {rule.driver: rule for rule in settings.drivers if rule.where}
-    every = cluster.claims.pools.every().items() if rules else ()
+    every = cluster.devices.every().items() if rules else ()
     numbers = Counter(
         driver for (driver, *_), device in every if driver in rules and not rules[driver].knows(device)
     )
     for driver, number in sorted(numbers.items()):
-        classes = sorted(known.name for known in cluster.unjudged.classes.values() if known.driver == driver)
+        classes = sorted(known.name for known in cluster.classes.classes.values() if known.driver == driver)
         if classes:
             names = {"driver": driver, "classes": some_of(classes)}
             yield RoleFinding("left-out-devices", {"number": number, **names})

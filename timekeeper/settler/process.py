@@ -206,8 +206,12 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
-    new_pods = NewPods(since_ms, lambda name: settler.cluster.metered.meters(name))
-    for source in sources(settings.namespace, settings.only_meter, settler.is_charged, new_pods.offer):
+    new_pods = NewPods(since_ms, lambda name: settler.view.cluster.metered.meters(name))
+
+    def is_known(uid: str) -> bool:
+        return settler.view.is_known(uid)
+
+    for source in sources(settings.namespace, settings.only_meter, is_known, new_pods.offer):
         settler.health.append(SourceHealth(source.name, log, now_ms))
         start_watching(source, api, updates, now_ms, stop, _failed, settler.health[-1])
     if settings.only_meter and not settings.is_local:

@@ -34,7 +34,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.findings import EVERY_MS, broken_laws, findings
+from timekeeper.settler.findings import EVERY_MS, broken_laws, findings, of_clocks
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
@@ -43,6 +43,7 @@ from timekeeper.settler.state.ledger_state import (
     read_grants,
     read_ledger_state,
 )
+from timekeeper.settler.state.tick_view import cluster_view, tick_view
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
 from timekeeper.store import decisions, ends, fencing, kinds, news, postings, role_findings
@@ -126,7 +127,6 @@ class Settler:
         if only_meter:
             self.cluster.listed_sources.add("priorityclasses")  # they are not watched
         self._gangs = GangTable()
-        self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
             before = fencing.current(connection)
@@ -142,20 +142,11 @@ class Settler:
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
+        self.view = tick_view(self.cluster, self.ledger, HeldView())  # of the last written tick
         self._found_ms = 0  # when findings were last written
         self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
-
-    def _charged(self, uid: str) -> tuple[LedgerPod, int] | None:
-        user, claims = self.cluster.claims.pods.get(uid), self.ledger.claim_users.get(uid, ())
-        pod = self.cluster.pods.get(uid) or (user.pod if user else None)
-        sessions = [session for name in (uid, *claims) if (session := self.ledger.session(name))]
-        return (pod, sum(session.rate_milli for session in sessions)) if pod and sessions else None
-
-    def is_charged(self, uid: str) -> bool:
-        """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""
-        return uid in self.cluster.pods or self.ledger.session(uid) is not None
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch. The next tick decides with it."""
@@ -244,9 +235,10 @@ class Settler:
         found = None
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
-            more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self._charged, now_ms))
-            own = findings(self.cluster, history.settings(now_ms), now_ms, more)
-            found = published((*unread, *own))
+            more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
+            own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
+            clocks = of_clocks(self.cluster.wrong_clocks(), self.cluster.leaseless())
+            found = published((*unread, *own, *clocks))
         if decision.changes != Changes() or found is not None:
             rows = postings.rows_of(decision.changes)
             if found is not None:
@@ -276,7 +268,7 @@ class Settler:
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
-        self.ledger.protected = decision.protected  # before its sessions: see `view_of`
+        self.ledger.protected = decision.protected
         withheld = decision.withheld.namespaces
         self.ledger.apply_changes(
             decision.changes, history, decision.statement_cache, decision.accounts, withheld
@@ -296,7 +288,7 @@ class Settler:
         cards = self._cards_held(history, now_ms)
         later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())
-        self.held = HeldView(
+        held = HeldView(
             waits.held,
             waits.rates,
             dict(waits.seen),
@@ -311,6 +303,7 @@ class Settler:
             self._gangs.waiting,
             self._gangs.broken,
         )
+        self.view = tick_view(self.cluster, self.ledger, held)
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
         """See `HeldView.cards_milli`. Computed only while such a pod is held."""
@@ -361,7 +354,7 @@ class Settler:
     def _listed(self, history: History) -> tuple[str, ...]:
         """The namespaces to list; the same tuple object while they are the same. With 10,000 of them an idle
         tick takes 4.0 ms, and would take 8.6 if it listed them anew."""
-        listing, known = self.cluster.namespaces_version, len(self.ledger.namespaces)
+        listing, known = self.cluster.namespaces.version, len(self.ledger.namespaces)
         if (
             self._listed_names is None
             or self._listed_names[0] is not history

@@ -136,7 +136,7 @@ def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> No
         if each is None or each.waits is None or not each.pod.can_be_bound or not each.pod.is_governed:
             continue
         asked = (known.claims.get((each.pod.namespace, name), ()) for name in each.waits.claims)
-        by_limits = each.waits.by_class(known.served_resources)
+        by_limits = each.waits.by_class(known.known_classes.served_resources())
         names = sorted({one.device_class for request in chain(*asked) for one in request} | {*by_limits})
         classes = (known.classes.get(name, DeviceClass(name)) for name in names[:MAX_REASONS])
         looked_at = searched(classes, cluster.claims.pools.of_driver)

@@ -16,6 +16,7 @@ from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
 from timekeeper.log import log, log_exception
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import EpochOverError, FencedStore
@@ -50,7 +51,7 @@ class UseReader:
         while not stop.wait(pause_s):
             pause_s = MEASURED_EVERY_MS / 1000
             try:
-                if not self._settler.has_decided:
+                if self._settler.view.statements is None:
                     pause_s = 1.0
                 elif not self.step():
                     pause_s = _NOTHING_HELD_S
@@ -65,7 +66,8 @@ class UseReader:
     def step(self) -> int:
         """Read once, write what was read, and record the pods that have been idle for long. Returns how many
         pods hold cards. Raises UnavailableError, ConflictError, EpochOverError."""
-        holders, sessions = self._holding()
+        view = self._settler.view
+        holders, sessions = self._holding(view)
         now_ms = self._now_ms()
         found, error = self._measured(holders, now_ms)
         self._heard_ms = now_ms if found is not None else self._heard_ms
@@ -73,7 +75,7 @@ class UseReader:
         measured = 0 if found is None else len(found.pods)
         state = PrometheusState(now_ms, self._heard_ms, measured, findings)
         sample = None if found is None else UsageSample(0, found.pods, found.cards)
-        settings = self._settler.ledger.history.settings(now_ms)
+        settings = view.history.settings(now_ms)
         with self._fenced.writing() as connection:
             used = node_usage.record_measured(connection, state, sample, sessions, settings.idle_below_milli)
         for some in _portions(used):
@@ -84,16 +86,15 @@ class UseReader:
         if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
         measured_here = {*sessions, *(holder.uid for holder in holders.values() if holder.by_claims)}
-        self._tell([pod for pod in idle if pod.uid in measured_here], settings.idle_after_ms, now_ms)
+        self._tell(view, [pod for pod in idle if pod.uid in measured_here], settings.idle_after_ms, now_ms)
         return len(holders)
 
-    def _holding(self) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
+    def _holding(self, view: TickView) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
         """The pods that hold cards, and the sessions of those that are metered."""
-        pods = self._settler.cluster.pods.copy()  # a copy is one step for other threads
         holders: dict[Pod, PodOnNode] = {}
         sessions: dict[str, MeasuredSession] = {}
-        for uid, pod in pods.items():
-            session = self._settler.ledger.session(uid) if pod.is_charged else None
+        for uid, pod in view.cluster.pods.items():
+            session = view.session(uid) if pod.is_charged else None
             if session is None:
                 continue
             cards = cards_of(session.devices, session.requested_milli).most
@@ -103,11 +104,11 @@ class UseReader:
                 sessions[uid] = MeasuredSession(
                     uid, since_ms, session.ended_ms, session.devices, session.requested_milli
                 )
-        for uid in self._settler.ledger.claim_users.copy():
-            user = self._settler.cluster.claims.pods.get(uid)
-            if user is not None and user.gone_ms is None:
+        for uid in view.claim_users:
+            user = view.cluster.claim_pods.get(uid)
+            if user is not None:
                 pod = user.pod
-                is_metered = self._settler.ledger.history.is_metered(pod.namespace, self._now_ms())
+                is_metered = view.history.is_metered(pod.namespace, self._now_ms())
                 by_claims = PodOnNode(uid, pod.node, 0, False, by_claims=is_metered)
                 holders.setdefault((pod.namespace, pod.name), by_claims)
         return holders, sessions
@@ -130,10 +131,10 @@ class UseReader:
         metrics.PROMETHEUS_READS.labels("failed" if error else "heard").inc()
         return found, error
 
-    def _tell(self, idle: Iterable[IdlePod], after_ms: int, now_ms: int) -> None:
+    def _tell(self, view: TickView, idle: Iterable[IdlePod], after_ms: int, now_ms: int) -> None:
         due = {each.uid: each for each in idle if each.period.seen_ms - each.period.since_ms >= after_ms}
         for uid in sorted(due.keys() - self._told):
-            each, pod = due[uid], self._settler.cluster.pods.get(uid)
+            each, pod = due[uid], view.cluster.pods.get(uid)
             text = (
                 f"It has used none of its cards since {timestamp(each.period.since_ms)}. It is metered, so it"
                 " is left alone"

@@ -44,13 +44,13 @@ def noted(before: Veto | None, sentence: str, now_ms: int) -> Veto:
 
 
 def findings(
-    vetoes: Vetoes, pod_of: Callable[[str], tuple[LedgerPod, int] | None], now_ms: int
+    vetoes: Vetoes, charged: Callable[[str], tuple[LedgerPod, int] | None], now_ms: int
 ) -> Iterator[RoleFinding]:
-    """What they cost. ``pod_of``: the pod of a UID and its rate, if it is charged."""
+    """What they cost. ``charged``: the pod of a UID and its rate."""
     staying = [
-        (veto, *charged)
+        (veto, *found)
         for uid, veto in vetoes.copy().items()
-        if now_ms - veto.last_ms <= FRESH_MS and (charged := pod_of(uid)) is not None
+        if now_ms - veto.last_ms <= FRESH_MS and (found := charged(uid)) is not None
     ]
     if staying:
         amount = sum(rate_milli * (now_ms - veto.since_ms) for veto, _, rate_milli in staying)

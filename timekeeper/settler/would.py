@@ -27,9 +27,9 @@ from timekeeper.core.request.request import parse_new
 from timekeeper.core.standings import Caps, caps
 from timekeeper.edge.clock import monotonic_ms
 from timekeeper.log import log, log_exception
-from timekeeper.settler.evictions.calls import view_of
 from timekeeper.settler.new_pods import NewPod, NewPods
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import would
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import EpochOverError, FencedStore
@@ -55,7 +55,6 @@ class WouldJudge:
     ) -> None:
         self._pods, self._store, self._settler = pods, store, settler
         self._now_ms, self._steady = now_ms, steady
-        self._view = view_of(settler)
         self._fenced = FencedStore(store, settler.epoch)
         self._taken: list[NewPod] = []  # judged when the database can be written
         self._document: tuple[str, Json] = ("", {})
@@ -86,25 +85,25 @@ class WouldJudge:
     def step(self) -> bool:
         """Judge some of the pods that wait; returns whether there were any. Raises UnavailableError,
         ConflictError, EpochOverError: then the same ones are judged again."""
-        document = self._settler.ledger.published
-        if not self._settler.has_decided or document is None:
+        view, now_ms = self._settler.view, self._now_ms()
+        document = view.published
+        if document is None:
             return False
-        now_ms, current_ms = self._now_ms(), self._settler.cluster.pods_current_ms
         metrics.WOULD.labels("dropped").inc(self._pods.take_dropped())
         self._taken = self._taken or self._pods.take(TOGETHER)
         if self._document[0] != document.revision:
             self._document = document.revision, orjson.loads(document.body)
-        evicted, remembered = self._evicted(now_ms)
+        evicted, remembered = self._evicted(view, now_ms)
         since_ms = self._steady() - _SHOWN_MS
         recent = {uid: judged for uid, judged in self._recent.items() if judged[1] > since_ms}
-        rows = [*self._judged(now_ms, recent), *evicted]
+        rows = [*self._judged(view, now_ms, recent), *evicted]
         is_old = bool(self._taken) or not 0 <= now_ms - self._noted_ms < _NOTED_MS
         is_due = is_old and not self._pods.are_waiting()
         if rows or is_due:
             with self._fenced.writing() as connection:
                 would.record(connection, rows)
                 if is_due:
-                    would.note(connection, current_ms)
+                    would.note(connection, view.cluster.pods_current_ms)
             self._noted_ms = now_ms if is_due else self._noted_ms
         self._leaving, self._recent = remembered, recent
         for row in rows:
@@ -112,21 +111,24 @@ class WouldJudge:
         had_any, self._taken = bool(self._taken), []
         return had_any
 
-    def _judged(self, now_ms: int, recent: dict[str, tuple[CardHolder, int]]) -> Iterable[WouldRow]:
+    def _judged(
+        self, view: TickView, now_ms: int, recent: dict[str, tuple[CardHolder, int]]
+    ) -> Iterable[WouldRow]:
         """The rows of the pods that were taken. Those with a cap to keep are added to ``recent``."""
-        is_metered = self._settler.cluster.metered.meters
         for pod in self._taken:
-            if not is_metered(pod.namespace):
+            if not view.cluster.metered.meters(pod.namespace):
                 continue
-            found = self._verdict(pod, now_ms, recent)
+            found = self._verdict(view, pod, now_ms, recent)
             if found is not None:
                 about = pod.uid, found.word, pod.namespace, pod.name, found.rule, found.sentence
                 yield WouldRow(*about, pod.created_ms, now_ms)
 
-    def _cards_taken(self, pod: NewPod, recent: Mapping[str, tuple[CardHolder, int]]) -> Mapping[str, int]:
+    def _cards_taken(
+        self, view: TickView, pod: NewPod, recent: Mapping[str, tuple[CardHolder, int]]
+    ) -> Mapping[str, int]:
         """What earlier pods would hold of the caps that this one has to keep. Of pods that were created in
         the same second, those are earlier that were judged before."""
-        document, cluster = self._document[1], self._settler.cluster
+        document, cluster = self._document[1], view.cluster
 
         def caps_of(namespace: str) -> Caps:
             return caps(document["namespaces"].get(namespace, document["default"]))
@@ -134,14 +136,13 @@ class WouldJudge:
         own = caps_of(pod.namespace)
         if own.own.total_milli is None and own.of_group.total_milli is None:
             return {}
-        # a copy is one step for other threads
-        names = {name for name in list(cluster.namespaces) if own.group and caps_of(name).group == own.group}
+        there_are = {*cluster.namespaces, *(judged.namespace for judged, _ in recent.values())}
+        names = {name for name in there_are if own.group and caps_of(name).group == own.group}
         names.add(pod.namespace)
-        uids = (uid for name in names for uid in cluster.namespaces.get(name, set()).copy())
+        uids = (uid for name in names for uid in cluster.namespaces.get(name, ()) if uid not in recent)
         shown = [
             there
-            for uid in uids
-            if uid not in recent and (there := cluster.pods.get(uid)) is not None
+            for there in map(cluster.pods.__getitem__, uids)
             if there.created_ms < pod.created_ms and there.ended_ms is None
         ]
         with self._store.reading() as connection:
@@ -150,15 +151,17 @@ class WouldJudge:
         for there in shown:
             if there.uid not in away:
                 is_placed = pod_milli(there, cluster.cards(there.node)) if there.node else 0
-                milli = is_placed or least_milli(self._settler.ledger.unbound_pods.unallocated(there))
+                milli = is_placed or least_milli(view.unallocated.get(there.uid, there.request))
                 older.append(CardHolder(there.namespace, there.created_ms, milli))
-        claims = {name: self._settler.ledger.claims_milli.get(name, 0) for name in names}
+        claims = {name: view.claims_milli.get(name, 0) for name in names}
         return cards_taken(older, claims, caps_of)
 
-    def _verdict(self, pod: NewPod, now_ms: int, recent: dict[str, tuple[CardHolder, int]]) -> Verdict | None:
+    def _verdict(
+        self, view: TickView, pod: NewPod, now_ms: int, recent: dict[str, tuple[CardHolder, int]]
+    ) -> Verdict | None:
         if not pod.body:
             return TOO_MANY
-        taken = self._cards_taken(pod, recent)
+        taken = self._cards_taken(view, pod, recent)
         try:
             raw, terms = orjson.loads(pod.body), terms_of(self._document[1], pod.namespace, now_ms, taken)
             found = verdict(raw, pod.namespace, terms, pod.is_bound)
@@ -172,21 +175,17 @@ class WouldJudge:
             log_exception("pod-not-judged", error, namespace=pod.namespace, pod=pod.name)
             return Verdict("unjudged", sentence="The pod could not be judged; the timekeeper's log says why.")
 
-    def _evicted(self, now_ms: int) -> tuple[list[WouldRow], LeavingMemory]:
+    def _evicted(self, view: TickView, now_ms: int) -> tuple[list[WouldRow], LeavingMemory]:
         """The pods whose turn to leave it is, and what is then remembered. One that would not be there takes
         no turn."""
-        cache, cluster = self._settler.ledger.statement_cache, self._settler.cluster
-        if cache is None:
+        cluster = view.cluster
+        if view.statements is None:
             return [], self._leaving
-        settings = self._settler.ledger.history.settings(now_ms)
-        exhausted = self._evicting.terms(cache.statements.namespaces, settings, now_ms)
+        settings = view.history.settings(now_ms)
+        exhausted = self._evicting.terms(view.statements.namespaces, settings, now_ms)
         metered = {name: each for name, each in exhausted.items() if cluster.metered.meters(name)}
-        # a copy is one step for other threads
-        uids = (uid for name in metered for uid in cluster.namespaces.get(name, set()).copy())
-        pods = [pod for uid in uids if (pod := cluster.pods.get(uid)) is not None]
-        found, remembered = leaving(
-            pods, metered, self._leaving, now_ms, self._steady(), self._view.is_protected
-        )
+        pods = [cluster.pods[uid] for name in metered for uid in cluster.namespaces.get(name, ())]
+        found, remembered = leaving(pods, metered, self._leaving, now_ms, self._steady(), view.is_protected)
         away: set[str] = set()
         if found:
             with self._store.reading() as connection:

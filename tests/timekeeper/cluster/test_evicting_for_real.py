@@ -24,7 +24,7 @@ from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler import vetoes
 from timekeeper.settler.evictions.budget_round import BudgetRound
-from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of
 from timekeeper.settler.evictions.disruptions import over_budget
 from timekeeper.settler.evictions.reasons import (
     NOTICE,
@@ -73,7 +73,7 @@ class Users:
         settler = town.settler
         api = connect(file)
         events = UnqueuedRecorder(event_sender(api), REPORTER, settler.epoch.holder, town.clock, log)
-        shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
+        shared = (town.store, settler.epoch, api, events, lambda: settler.view, town.clock, town.clock)
         self.evictor = OveruseRound(EvictorContext(*shared))
 
     def run(self, name: str, annotations: Json | None = None, **labels: str) -> Json:
@@ -341,7 +341,7 @@ def test_what_refuses_for_good_stands_and_is_asked_ever_more_rarely(users: Users
     assert SENTENCE in notes[VETOED]
     assert SPENT_PROTECTED not in notes
     settler = users.town.settler
-    (found,) = vetoes.findings(evictor._context.vetoes, settler._charged, users.town.clock())
+    (found,) = vetoes.findings(evictor._context.vetoes, settler.view.charged, users.town.clock())
     assert (found.code, found.figures["where"]) == ("vetoed-evictions", "team-a/kept")
     assert SENTENCE in str(found.figures["why"])
 

@@ -2,6 +2,7 @@
 server whose answers are told, and a clock turned by hand."""
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.settler import vetoes
 from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.budget_round import BudgetRound
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
@@ -297,7 +299,7 @@ def test_what_refuses_for_good_stands_costs_hours_that_are_named_and_is_tried_ev
         event["note"] for event in spending.api.events if event["reason"] == reasons.VETOED
     )
     settler = spending.town.settler
-    (found,) = vetoes.findings(settler.vetoes, settler._charged, spending.town.clock())
+    (found,) = vetoes.findings(settler.vetoes, settler.view.charged, spending.town.clock())
     assert found.code == "vetoed-evictions"
     assert (found.figures["number"], found.figures["where"]) == (1, "team-a/p")
     assert 0.9 < float(found.figures["hours"]) < 1.2  # of one card, for about an hour
@@ -409,16 +411,15 @@ def test_only_the_newest_settler_evicts(spending: Spending) -> None:
     view_is_old = spending.town.clock() - 2 * MINUTE
 
     assert view_is_old
-    elder._context.view.statements()  # the elder still sees its own last decision
+    assert elder._context.view().statements is not None  # the elder still sees its own last decision
     with pytest.raises(fencing.EpochOverError):
         _step_as_if_fresh(elder, spending)
     assert spending.api.evictions == []
 
 
 def _step_as_if_fresh(elder: BudgetRound, spending: Spending) -> None:
-    stated = elder._context.view.statements()
-    assert stated is not None
-    object.__setattr__(elder._context.view, "statements", lambda: (stated[0], spending.town.clock()))
+    fresh = replace(elder._context.view(), decided_ms=spending.town.clock())
+    object.__setattr__(elder._context, "view", lambda: fresh)
     elder.step()
 
 
@@ -494,13 +495,18 @@ def test_where_looking_takes_long_only_namespaces_whose_standing_changed_are_loo
 ) -> None:
     spending.begin(pod("a"), pod("b", 1, namespace="team-b"), team_a=ONE_HOUR, team_b="gpuHours: 9")
     spending.later(HOUR)
-    pods = spending.evictor._context.view.pods
+    last = spending.evictor._context.view
 
-    def slow() -> tuple[LedgerPod, ...]:
-        spending.seconds += 1
-        return pods()
+    class Slow(TickView):
+        def pods(self) -> tuple[LedgerPod, ...]:
+            spending.seconds += 1
+            return super().pods()
 
-    object.__setattr__(spending.evictor._context.view, "pods", slow)
+    def slow() -> TickView:
+        view = last()
+        return Slow(**{each.name: getattr(view, each.name) for each in fields(view)})
+
+    object.__setattr__(spending.evictor._context, "view", slow)
     assert spending.turn(4 * MINUTE) == []  # a look of a second, and then none for nine seconds
     entry = "gpuHours: 0\nonExhausted: evict"
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR, team_b=entry))

@@ -207,13 +207,13 @@ def test_a_change_of_the_device_classes_frees_no_waiting_pod_unless_nobody_knows
         excess.town.change("configmaps", later)
     excess.town.advance(HOUR)
     for name in ("free", "before"):
-        excess.town.hear(CLAIMS, holding(f"c-{name}", name, of="odd"))
+        excess.town.change(CLAIMS, holding(f"c-{name}", name, of="odd"))
 
     assert excess.asked_now() == ["before"]
     excess.town.restart()
     excess.town.tick()
     excess.takes_over()
-    excess.town.hear(CLAIMS, holding("c-restarted", "restarted", of="odd"))
+    excess.town.change(CLAIMS, holding("c-restarted", "restarted", of="odd"))
     assert excess.asked_now() == []
 
 
@@ -273,7 +273,7 @@ def test_a_pod_that_is_deleted_with_a_long_grace_period_leaves_within_the_short_
     ]
     ended["spec"]["restartPolicy"] = "Never"
     excess.town.hear("pods", ended)
-    excess.town.hear(CLAIMS, holding("c-s", "s", devices=2))
+    excess.town.change(CLAIMS, holding("c-s", "s", devices=2))
 
     assert excess.asked_now() == ["p", "r", "s"]
     options = {each["metadata"]["name"]: each["deleteOptions"] for each in excess.api.evictions}

@@ -21,7 +21,7 @@ from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import event_sender
 from timekeeper.runtime.connect import connect
 from timekeeper.settler import vetoes
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.claim_reclaim import ReclaimRound
 from timekeeper.settler.evictions.reasons import VETOED
 from timekeeper.settler.process import REPORTER
@@ -72,9 +72,9 @@ class Reclaiming:
         self.hear()
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(event_sender(self._server), REPORTER, settler.epoch.holder, town.clock, log)
-        shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock, town.clock)
+        shared = town.store, settler.epoch, self._server, events, lambda: settler.view, town.clock
         told = town.recorded.append
-        self.round = ReclaimRound(EvictorContext(*shared, record=told, vetoes=settler.vetoes))
+        self.round = ReclaimRound(EvictorContext(*shared, town.clock, told, settler.vetoes))
         self.round.step()  # the first one only looks
 
     def restart(self) -> None:
@@ -543,7 +543,7 @@ def test_a_pod_whose_eviction_a_webhook_refuses_is_asked_for_ever_more_rarely_an
     noted = [event["note"] for event in world.api.events if event["reason"] == VETOED]
     assert WEBHOOK in noted[0]
     settler = world.town.settler
-    (found,) = vetoes.findings(settler.vetoes, settler._charged, world.town.clock())
+    (found,) = vetoes.findings(settler.vetoes, settler.view.charged, world.town.clock())
     assert (found.figures["number"], found.figures["where"]) == (1, "team-b/v")
 
     del world.api.refusals["v"]

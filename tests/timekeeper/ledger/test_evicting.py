@@ -176,13 +176,13 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
     overused.town.clock.turn(STEP)
     leaving = pod("p")
     leaving["metadata"]["deletionTimestamp"] = "2026-11-20T10:02:00Z"
-    overused.town.hear("pods", leaving)
+    overused.town.change("pods", leaving)
     assert overused.over(0, p=9_000) == []
 
-    overused.town.hear("pods", leaving, deleted=True)
+    overused.town.change("pods", leaving, deleted=True)
     assert overused.over(0, p=9_000) == []
 
-    overused.town.hear("pods", pod("p"))
+    overused.town.change("pods", pod("p"))
     assert len(overused.over(0, p=9_000)) == 1
 
 

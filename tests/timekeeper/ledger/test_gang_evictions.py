@@ -18,7 +18,7 @@ from tests.timekeeper.ledger.test_gangs import member as held_member
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.settler.evictions import reasons
-from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, remove_finalizers
 from timekeeper.store import fencing
 
@@ -435,7 +435,7 @@ def test_pods_that_an_older_extender_marked_go_and_are_charged_from_their_bindin
     def step() -> list[tuple[str, str, Json]]:
         calls.clear()
         shared = town.store, town.settler.epoch, cast(Api, SimpleNamespace(call=call)), cast(Any, None)
-        remove_finalizers(EvictorContext(*shared, view_of(town.settler), town.clock))
+        remove_finalizers(EvictorContext(*shared, lambda: town.settler.view, town.clock))
         return calls
 
     town.hear("pods", leaving)

@@ -101,13 +101,13 @@ def test_a_pod_with_a_gangs_mark_is_released_alone_for_its_own_scheduler_starts_
     town.hear("resourceclaimtemplates", template())
     assert holding.step() == []
     town.tick()
-    assert [each.gang for each in town.settler.held.pods.values()] == [""], "people see a pod of its own"
+    assert [each.gang for each in town.settler.view.held.pods.values()] == [""], "people see a pod of its own"
 
     town.change("configmaps", budgets(team_a=HOLD.format(hours=1)))
 
     assert holding.step() == ["p"]
     town.tick()
-    assert dict(town.settler.held.gangs) == {}
+    assert dict(town.settler.view.held.gangs) == {}
 
 
 @pytest.mark.parametrize("how", ["budget", "turn"])
@@ -167,7 +167,7 @@ def test_an_unknown_pod_that_asks_for_no_gpu_is_released_whatever_the_budget(
     town.tick()
     assert balance(town)["reserved"] == 0
     assert recorded(holding) == "0"
-    assert dict(town.settler.held.pods) == {}, "it would be released again"
+    assert dict(town.settler.view.held.pods) == {}, "it would be released again"
 
 
 def test_a_pod_of_an_undecided_class_waits_until_an_administrator_decides(holding: Holding) -> None:
@@ -192,12 +192,13 @@ def test_what_was_judged_once_stays_so_when_the_template_is_gone_and_a_restart_f
     town.change("resourceclaimtemplates", template())
     town.change("resourceclaimtemplates", template(), deleted=True)
     town.change("pods", claiming(claims="unknown", priority=7))
-    assert [(each.rate_milli, each.priority) for each in town.settler.held.pods.values()] == [(2 * GPU, 7)]
+    held = town.settler.view.held.pods.values()
+    assert [(each.rate_milli, each.priority) for each in held] == [(2 * GPU, 7)]
 
     holding.restart()
-    assert dict(town.settler.held.pods) == {}, "nobody knows it any more"
+    assert dict(town.settler.view.held.pods) == {}, "nobody knows it any more"
     town.change("resourceclaimtemplates", template())
-    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
+    assert [each.rate_milli for each in town.settler.view.held.pods.values()] == [2 * GPU]
 
 
 def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> None:
@@ -205,9 +206,9 @@ def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> 
     town.change("resourceclaimtemplates", template())
     town.change("pods", claiming(claims="unknown"), deleted=True)
 
-    assert dict(town.settler.held.pods) == {}
+    assert dict(town.settler.view.held.pods) == {}
     town.change("resourceclaimtemplates", template(count=3))
-    assert dict(town.settler.held.pods) == {}
+    assert dict(town.settler.view.held.pods) == {}
     town.advance(SECOND)
     assert town.settler.cluster.unjudged.pods == {}
 
@@ -260,24 +261,24 @@ def test_the_drivers_of_the_settings_decide_what_a_class_allocates(holding: Hold
     town.hear("deviceclasses", device_class("odd", "odd.example.com"))
     town.change("resourceclaimtemplates", template("odd"))
     assert holding.step() == []
-    assert dict(town.settler.held.pods) == {}
+    assert dict(town.settler.view.held.pods) == {}
 
     rules = "drivers:\n  odd.example.com: {gpus: %s}"
     town.change("configmaps", budgets(_settings=rules % "all", team_a=SPENT))
     town.tick()
-    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
-    assert "odd.example.com" in town.settler.cluster.unjudged.gpu_drivers()
+    assert [each.rate_milli for each in town.settler.view.held.pods.values()] == [2 * GPU]
+    assert "odd.example.com" in town.settler.view.cluster.classes.gpu_drivers()
 
     town.change("configmaps", budgets(_settings=rules % "none", team_a=SPENT))
     town.tick()
-    assert "odd.example.com" not in town.settler.cluster.unjudged.gpu_drivers()
+    assert "odd.example.com" not in town.settler.view.cluster.classes.gpu_drivers()
 
 
 def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Holding) -> None:
     town = begin(holding, claiming(), entry=HOLD.format(hours=1))
     assert holding.step() == ["p"]
     town.tick()
-    read = [read_charged_pod(claiming(node="n1"), town.settler.is_charged) for _ in range(2)]
+    read = [read_charged_pod(claiming(node="n1"), town.settler.view.is_known) for _ in range(2)]
 
     for each in read:
         assert each is not None
@@ -450,7 +451,7 @@ def test_a_held_pod_that_was_bound_is_never_recorded_as_deleted(
     town = begin(holding, claiming(claims=claims), claiming("gone"), entry=SPENT)
     town.change("resourceclaimtemplates", template())
     town.hear("resourceclaimtemplates", template(), deleted=True)
-    assert len(town.settler.held.pods) == 2
+    assert len(town.settler.view.held.pods) == 2
 
     town.hear("pods", bound("p"), unheard=how != "by the watch")
     town.hear("pods", claiming("gone"), deleted=True, unheard=how != "by the watch")
@@ -469,12 +470,12 @@ def test_a_held_pod_of_which_the_next_timekeeper_does_not_know_what_it_asks_for_
 ) -> None:
     town = begin(holding, claiming(claims="unknown"), entry=SPENT)
     town.change("resourceclaimtemplates", template())
-    assert len(town.settler.held.pods) == 1
+    assert len(town.settler.view.held.pods) == 1
 
     town.hear("resourceclaimtemplates", template(), deleted=True)
     town.resume()
 
-    assert (dict(town.settler.held.pods), deleted(town)) == ({}, [])
+    assert (dict(town.settler.view.held.pods), deleted(town)) == ({}, [])
 
 
 def test_a_claim_counts_once_also_while_an_earlier_one_of_its_name_ends(holding: Holding) -> None:

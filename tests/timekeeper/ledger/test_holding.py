@@ -80,7 +80,7 @@ class Holding:
             settler.epoch,
             self.patch,
             lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
-            lambda: settler.held,
+            lambda: settler.view.held,
             self.town.clock,
             self.decisions.append,
             reserved=settler.reserve,

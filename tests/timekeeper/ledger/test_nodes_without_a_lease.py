@@ -3,10 +3,9 @@
 import pytest
 
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, lease, node
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.edge.reflector import WatchFailed
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.findings import findings
+from timekeeper.settler.findings import of_clocks
 
 BUDGET = "gpuHours: 4\nperiod: day"
 
@@ -105,11 +104,11 @@ def test_without_a_condition_ready_nothing_says_that_it_lives(town: Town) -> Non
 
 def test_such_nodes_are_named(town: Town) -> None:
     run(town, ready("True"))
-    cards = [finding.code for finding in findings(town.settler.cluster, BudgetSettings(), town.clock())]
-    assert cards == ["no-lease"]
+    cluster = town.settler.cluster
+    assert [finding.code for finding in of_clocks({}, cluster.leaseless())] == ["no-lease"]
 
     town.change("leases", lease(town.clock()))
-    assert list(findings(town.settler.cluster, BudgetSettings(), town.clock())) == []
+    assert list(of_clocks({}, cluster.leaseless())) == []
 
 
 def test_while_nodes_cannot_be_watched_it_proves_nothing(town: Town) -> None:

@@ -267,7 +267,7 @@ def test_doctor_names_it_and_explain_the_node_whose_kubelet_chose_the_namespace(
     town.change("pods", mirror())
     town.advance(HOUR)
 
-    (found,) = findings(town.settler.cluster, BudgetSettings(), town.clock())
+    (found,) = findings(town.settler.view.cluster, BudgetSettings(), town.clock())
     (charge,) = town.get("/v1/explain/team-a/web-n1").get_json()["charges"]
     assert (found.code, found.sentence) == (
         "static-pods",

@@ -14,7 +14,7 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.decisions import EVICTED, Decision
 from timekeeper.log import log
 from timekeeper.runtime.api_server import Answered, Unsent, event_sender
-from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import evict, evict_together
 from timekeeper.settler.evictions.reasons import Reason, Said
 
@@ -36,8 +36,7 @@ class Evictor:
         self.api, self.decisions = Played(answers, budgets), list[Decision]()
         events = UnqueuedRecorder(event_sender(self.api), "bursar.dev/timekeeper", "one", lambda: T0, log)
         unused = cast(Any, None)  # store, epoch and view belong to the rounds
-        view = cast(SettlerView, unused)
-        shared = unused, unused, self.api, events, view, lambda: T0, lambda: T0
+        shared = unused, unused, self.api, events, unused, lambda: T0, lambda: T0
         self.context = EvictorContext(*shared, self.decisions.append)
 
 

@@ -11,9 +11,11 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.tables import Table
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.watches import read_lease, read_node
-from timekeeper.settler.findings import findings
+from timekeeper.settler.findings import findings, of_clocks
+from timekeeper.settler.state.tick_view import cluster_view
 
 GPUS, OF_GPU = "gpu.nvidia.com", {"type": {"string": "gpu"}}
 WHOLE, PERCENT = {"nvidia.com/gpu": "8"}, {"bursar.dev/gpu-percent": "100"}
@@ -40,10 +42,13 @@ def found(
     *nodes: Json, settings: BudgetSettings = PLACED, slices: tuple[Json, ...] = (), **fields: Any
 ) -> list[tuple[str, str]]:
     """Level and sentence of each finding."""
-    cluster = ClusterState(nodes={each.name: each for each in map(read_node, nodes)}, **fields)
+    cluster = ClusterState(nodes=Table({each.name: each for each in map(read_node, nodes)}), **fields)
     for raw in slices:
         cluster.claims.pools.put(read_slice(raw))
-    return [(each.kind.level, each.sentence) for each in findings(cluster, settings, T0)]
+    clocks = of_clocks(cluster.wrong_clocks(), cluster.leaseless())
+    return [
+        (each.kind.level, each.sentence) for each in (*findings(cluster_view(cluster), settings, T0), *clocks)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +162,7 @@ def test_a_failed_pod_that_runs_by_its_status_is_named_once_its_grace_is_over() 
         return read
 
     pods = {pod.uid: pod for pod in (lost(T0 - 2 * MINUTE), lost(T0 + MINUTE))}
-    ((level, sentence),) = found(pods=pods)
+    ((level, sentence),) = found(pods=Table(pods))
 
     assert level == "warning"
     assert sentence.startswith(

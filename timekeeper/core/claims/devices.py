@@ -5,13 +5,14 @@ All amounts are thousandths of what the quantity says, so that they are whole nu
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from sys import intern
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.object_names import KEEPS_OFF
 from timekeeper.core.quantity import thousandths
+from timekeeper.core.tables import GroupTable, Table
 from timekeeper.core.texts import only_printable
 
 MAX_FORMER = 4_096  # former versions of slices: pools come and go with their nodes
@@ -65,14 +66,47 @@ class FoundDevice:
 
 
 @dataclass(slots=True)
-class DevicePools:
-    """All slices that exist; of each pool those of its newest generation count. An allocation may name a
-    device that its driver has just replaced: `find` looks into former versions too."""
+class PublishedDevices:
+    """All slices that exist; of each pool those of its newest generation count."""
 
-    slices: dict[str, DeviceSlice] = field(default_factory=dict)  # by name
+    slices: Mapping[str, DeviceSlice] = field(default_factory=dict)  # by name
+    # driver and pool -> names of their slices
+    pools: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict)
+
+    def published(self, driver: str, pool: str, device: str) -> PublishedDevice | None:
+        """The device as it may be allocated now; None: it may not."""
+        current = self.current(driver, pool)
+        return next((part.devices[device] for part in current if device in part.devices), None)
+
+    def every(self) -> dict[tuple[str, str, str], PublishedDevice]:
+        """All devices, by driver, pool and name."""
+        return {
+            (driver, pool, name): each
+            for driver, pool in self.pools
+            for one in self.current(driver, pool)
+            for name, each in one.devices.items()
+        }
+
+    def current(self, driver: str, pool: str) -> list[DeviceSlice]:
+        """The slices of the pool's newest generation."""
+        every = [self.slices[name] for name in self.pools.get((driver, pool), ())]
+        newest = max((part.generation for part in every), default=0)
+        return [part for part in every if part.generation == newest]
+
+
+@dataclass(slots=True)
+class DevicePools(PublishedDevices):
+    """They change here. An allocation may name a device that its driver has just replaced: `find` looks into
+    former versions too."""
+
+    slices: Table[str, DeviceSlice] = field(default_factory=Table)
+    pools: GroupTable[tuple[str, str], str] = field(default_factory=GroupTable)
     # the oldest first: slices that are gone, and versions of others that said what is said no more
     _former: deque[DeviceSlice] = field(default_factory=lambda: deque(maxlen=MAX_FORMER))
-    _pools: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+
+    def frozen(self) -> PublishedDevices:
+        """As they are published now."""
+        return PublishedDevices(self.slices.frozen(), self.pools.frozen())
 
     def put(self, found: DeviceSlice) -> None:
         """The slice as it is now."""
@@ -80,7 +114,7 @@ class DevicePools:
         if before is not None and _is_said_no_more(before, found):
             self._former.append(before)
         self.slices[found.name] = found
-        self._pools.setdefault((found.driver, found.pool), set()).add(found.name)
+        self.pools.add((found.driver, found.pool), found.name)
 
     def remove(self, name: str) -> None:
         """It does not exist any more."""
@@ -89,12 +123,9 @@ class DevicePools:
             self._former.append(gone)
 
     def _remove(self, name: str) -> DeviceSlice | None:
-        gone = self.slices.pop(name, None)
+        gone = self.slices.remove(name)
         if gone is not None:
-            rest = self._pools[gone.driver, gone.pool]
-            rest.discard(name)
-            if not rest:
-                del self._pools[gone.driver, gone.pool]
+            self.pools.leave((gone.driver, gone.pool), name)
         return gone
 
     def find(self, driver: str, pool: str, device: str) -> FoundDevice | None:
@@ -111,29 +142,15 @@ class DevicePools:
         unshared = frozenset(_unshared(found, current)) if found.consumed else frozenset[str]()
         return FoundDevice(found, sets, _parent(found, current), _siblings(found, current), unshared)
 
-    def published(self, driver: str, pool: str, device: str) -> PublishedDevice | None:
-        """The device as it may be allocated now; None: it may not."""
-        current = self._current(driver, pool)
-        return next((part.devices[device] for part in current if device in part.devices), None)
-
     def of_driver(self, driver: str) -> dict[str, int]:
         """The driver's pools, each with the number of its devices."""
-        names = sorted(pool for mine, pool in self._pools if mine == driver)
-        return {pool: sum(len(part.devices) for part in self._current(driver, pool)) for pool in names}
-
-    def every(self) -> dict[tuple[str, str, str], PublishedDevice]:
-        """All devices, by driver, pool and name."""
-        return {
-            (driver, pool, name): each
-            for driver, pool in list(self._pools)
-            for one in self._current(driver, pool)
-            for name, each in one.devices.items()
-        }
+        names = sorted(pool for mine, pool in self.pools if mine == driver)
+        return {pool: sum(len(part.devices) for part in self.current(driver, pool)) for pool in names}
 
     def _versions(self, driver: str, pool: str) -> Iterator[list[DeviceSlice]]:
         """What the driver has published of the pool: by generation, the newest that still has slices first;
         then the former slices of these generations, each by itself."""
-        there = [self.slices[name] for name in self._pools.get((driver, pool), ())]
+        there = [self.slices[name] for name in self.pools.get((driver, pool), ())]
         former = [part for part in self._former if (part.driver, part.pool) == (driver, pool)]
         now = {part.generation for part in there}
         numbers = {*now, *(part.generation for part in former)}
@@ -141,11 +158,6 @@ class DevicePools:
             same = {part.name: part for part in (*former, *there) if part.generation == number}
             yield list(same.values())
         yield from ([part] for part in reversed(former))
-
-    def _current(self, driver: str, pool: str) -> list[DeviceSlice]:
-        every = [self.slices[name] for name in self._pools.get((driver, pool), ())]
-        newest = max((part.generation for part in every), default=0)
-        return [part for part in every if part.generation == newest]
 
 
 def _unshared(found: PublishedDevice, pool: Iterable[DeviceSlice]) -> Iterator[str]:

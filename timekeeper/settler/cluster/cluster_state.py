@@ -19,6 +19,7 @@ from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount
+from timekeeper.core.tables import GroupTable, Table
 from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.settler.cluster import device_claims
@@ -173,8 +174,8 @@ class ClusterState:
     The ``*_version`` counters change with their subject: results that depend on it alone are cached by them.
     """
 
-    pods: dict[str, LedgerPod] = field(default_factory=dict)  # by UID; pods that request GPUs
-    nodes: dict[str, KnownNode] = field(default_factory=dict)
+    pods: Table[str, LedgerPod] = field(default_factory=Table)  # by UID; pods that request GPUs
+    nodes: Table[str, KnownNode] = field(default_factory=Table)
     leases: dict[str, NodeLease] = field(default_factory=dict)  # by node
     had_lease: set[str] = field(default_factory=set)  # nodes of which this process or the ledger knows one
     # node without a Lease -> its condition Ready, and since when it is Unknown, None: it is not
@@ -183,7 +184,7 @@ class ClusterState:
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
-    existing_namespaces: dict[str, str] = field(default_factory=dict)  # name -> its label for the mode
+    existing_namespaces: Table[str, str] = field(default_factory=Table)  # name -> its label for the mode
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
     failing: dict[str, FailingWatch] = field(default_factory=dict)  # by source
@@ -222,14 +223,13 @@ class ClusterState:
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
     # UIDs of the pods that start together, by namespace and key of their gang; and gangs that changed
-    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    gangs: GroupTable[GangKey, str] = field(default_factory=GroupTable)
     gang_changes: set[tuple[str, str]] = field(default_factory=set)
     preempted_gangs: set[tuple[str, str]] = field(default_factory=set)  # of which a member was preempted
-    namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
+    namespaces: GroupTable[str, str] = field(default_factory=GroupTable)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
     classes_version: int = 0  # of the priority classes
-    namespaces_version: int = 0  # of the set of namespaces with pods
     existing_version: int = 0  # of the existing namespaces and their labels
     # the inventory's version, and how much CPU and memory there is for each card in it
     _card_host: tuple[int, CardHost | None] = (-1, None)
@@ -279,11 +279,6 @@ class ClusterState:
         if self._card_host[0] != self.inventory_version:
             known = card_host((each.cards, each.allocatable) for each in self.nodes.values())
             self._card_host = self.inventory_version, known
-        return self.last_card_host
-
-    @property
-    def last_card_host(self) -> CardHost | None:
-        """The same as `card_host` last said it, for other threads."""
         return self._card_host[1]
 
     def unclassified(self) -> Mapping[str, int]:
@@ -420,7 +415,7 @@ class ClusterState:
             },
         )
         is_said = any(isinstance(item, ClassSettingsRead) for item in items)
-        if source == "configmaps" and not is_said and self.unjudged.settings != DEFAULTS:
+        if source == "configmaps" and not is_said and self.unjudged.known_classes.settings != DEFAULTS:
             self.unjudged.see_settings(DEFAULTS, at_ms)
         for name in [name for name in table if name not in names]:
             del table[name]
@@ -775,7 +770,7 @@ class ClusterState:
         if pod.gang_key is not None:
             self._join(pod.gang_key, pod.uid)
         if before is None:
-            self._list_pod(pod)
+            self.namespaces.add(pod.namespace, pod.uid)
         self._set_unbound(pod.uid, pod.can_be_bound)
 
     def _follow_preemption(self, before: LedgerPod | None, pod: LedgerPod) -> None:
@@ -791,28 +786,14 @@ class ClusterState:
             self.unbound.discard(uid)
 
     def _join(self, gang: GangKey, uid: str) -> None:
-        self.gangs.setdefault(gang, set()).add(uid)
+        self.gangs.add(gang, uid)
         self.gang_changes.add(gang)
-
-    def _leave(self, gang: GangKey, uid: str) -> None:
-        left = self.gangs.get(gang, set())
-        left.discard(uid)
-        if not left:
-            self.gangs.pop(gang, None)
-        self.gang_changes.add(gang)
-
-    def _list_pod(self, pod: LedgerPod) -> None:
-        self.namespaces_version += pod.namespace not in self.namespaces
-        self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
         if pod.gang_key is not None:
-            self._leave(pod.gang_key, pod.uid)
-        rest = self.namespaces[pod.namespace]
-        rest.remove(pod.uid)
-        if not rest:
-            del self.namespaces[pod.namespace]
-            self.namespaces_version += 1
+            self.gangs.leave(pod.gang_key, pod.uid)
+            self.gang_changes.add(pod.gang_key)
+        self.namespaces.leave(pod.namespace, pod.uid)
 
     def _remove_pod(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
         if self.pods.pop(pod.uid, None) is not None:

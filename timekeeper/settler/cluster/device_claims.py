@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
 from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import GangKey, LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.tables import GroupTable, Table
 
 SOURCES = ("resourceclaims", "resourceslices")
 ORPHAN_MS = 30_000  # Kubernetes frees a claim within seconds after its last pod
@@ -56,20 +57,20 @@ class DeviceClaims:
     current_ms: int = 0
     # of the sights that this tick does not write: until when all claims were known before them
     deferred_ms: tuple[int, ...] = (FOREVER_MS,)
-    allocated: dict[str, DeviceClaim] = field(default_factory=dict)  # by UID
+    allocated: Table[str, DeviceClaim] = field(default_factory=Table)  # by UID
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
     relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
-    pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
+    pods: Table[str, ClaimPod] = field(default_factory=Table)  # by UID; those that use claims
     short: set[str] = field(default_factory=set)  # UIDs of those that wait for devices since the last tick
     # UID of a pod that has no node for another reason -> since when that is its reason
     obstructed: dict[str, int] = field(default_factory=dict)
     # UIDs of those that start together, by namespace and key of their gang
-    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    gangs: GroupTable[GangKey, str] = field(default_factory=GroupTable)
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
     # UIDs of sessions of claims whose object was removed while it was allocated
     lost: set[str] = field(default_factory=set)
-    _names: dict[tuple[str, str], str] = field(default_factory=dict)  # namespace and name -> UID
+    names: Table[tuple[str, str], str] = field(default_factory=Table)  # namespace and name -> UID
     # the same -> UIDs of the pods without a node that name the claim
     waiting: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     rules: Mapping[str, DriverRule] = field(default_factory=lambda: rules_of(()))  # by which they are judged
@@ -103,11 +104,11 @@ class DeviceClaims:
 
     def is_allocated(self, namespace: str, name: str) -> bool:
         """Whether a claim of this name holds devices."""
-        return (namespace, name) in self._names
+        return (namespace, name) in self.names
 
     def allocated_claim(self, namespace: str, name: str) -> DeviceClaim | None:
-        """The claim of this name, while it holds devices; may be called from any thread."""
-        return self.allocated.get(self._names.get((namespace, name), ""))
+        """The claim of this name, while it holds devices."""
+        return self.allocated.get(self.names.get((namespace, name), ""))
 
     def confirm(self, at_ms: int) -> None:
         """All that happened to claims until then has arrived."""
@@ -146,10 +147,10 @@ class DeviceClaims:
             for user in claim.consumers:
                 self._reserved.setdefault(user, set()).add(claim.uid)
             self.allocated[claim.uid] = claim
-            self._names[claim.namespace, claim.name] = claim.uid
+            self.names[claim.namespace, claim.name] = claim.uid
         elif before is not None:
             del self.allocated[claim.uid]
-            self._names.pop((claim.namespace, claim.name), None)
+            self.names.pop((claim.namespace, claim.name), None)
         if not is_held:
             self.unknown.pop(claim.uid, None)
             self.admin.discard(claim.uid)
@@ -216,7 +217,7 @@ class DeviceClaims:
             self.short.add(pod.uid)
         self._put_pod(replace(pod, gone_ms=at_ms) if deleted else pod, at_ms)
         if pod.pod.gang_key is not None:
-            self.gangs.setdefault(pod.pod.gang_key, set()).add(pod.uid)
+            self.gangs.add(pod.pod.gang_key, pod.uid)
 
     def waits_no_more(self, uid: str) -> None:
         """The pod waits for no claim for its limits; it may have got cards of a device plugin."""
@@ -266,11 +267,8 @@ class DeviceClaims:
 
     def _forget_pod(self, pod: LedgerPod) -> None:
         self.served.discard(pod.uid)
-        key = pod.gang_key
-        if key is not None and key in self.gangs:
-            self.gangs[key].discard(pod.uid)
-            if not self.gangs[key]:
-                del self.gangs[key]
+        if pod.gang_key is not None:
+            self.gangs.leave(pod.gang_key, pod.uid)
 
 
 def _is_obstructed(pod: ClaimPod) -> bool:

@@ -15,6 +15,7 @@ from timekeeper.core.request.device_classes import (
     served_resources,
 )
 from timekeeper.core.request.request import containers
+from timekeeper.core.tables import Table
 
 CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
 _BOTH = (
@@ -42,28 +43,51 @@ class ClassSettingsRead:
     changed_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class KnownClasses:
+    """What is known of device classes. ``said``: by an administrator, each since its time; ``drivers``: of
+    `_settings`: whether their devices are GPUs."""
+
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)  # by name
+    said: tuple[tuple[int, ClassSettings], ...] = ()
+    drivers: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> ClassSettings:
+        """What is said of classes now."""
+        return self.said[-1][1] if self.said else DEFAULTS
+
+    def gpu_drivers(self) -> set[str]:
+        """The drivers whose devices are GPUs."""
+        others = {name for name, has_gpus in self.drivers.items() if not has_gpus}
+        return {*GPU_DRIVERS, *self.settings.gpu_drivers, *self.drivers} - others
+
+    def served_resources(self) -> dict[str, str]:
+        """Extended resource -> the class that serves it."""
+        served = served_resources(self.classes.values())
+        return {resource: known.name for resource, known in served.items()}
+
+
 @dataclass(slots=True)
 class UnjudgedPods:
     """Judges each by the objects that are known, in the settler's thread."""
 
     pods: dict[str, UnjudgedPod] = field(default_factory=dict)  # by UID, also once they are judged
     changed: set[str] = field(default_factory=set)  # UIDs of pods that are to be told why they wait
-    classes: dict[str, DeviceClass] = field(default_factory=dict)
+    classes: Table[str, DeviceClass] = field(default_factory=Table)
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
     templates: dict[NamespacedName, Requests] = field(default_factory=dict)
-    # what was said of classes, each since its time
+    # of classes and drivers, as `KnownClasses` has it
     said: tuple[tuple[int, ClassSettings], ...] = ()
-    drivers: Mapping[str, bool] = field(
-        default_factory=dict
-    )  # of `_settings`: whether their devices are GPUs
+    drivers: Mapping[str, bool] = field(default_factory=dict)
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
     reuses: bool = True  # as `KnownClaims` has it
 
     @property
-    def settings(self) -> ClassSettings:
-        """What is said of classes now."""
-        return self.said[-1][1] if self.said else DEFAULTS
+    def known_classes(self) -> KnownClasses:
+        """What is known of classes now."""
+        return KnownClasses(self.classes, self.said, self.drivers)
 
     def see_settings(self, settings: ClassSettings, since_ms: int) -> None:
         """What is said of classes since then; 0: since ever."""
@@ -92,17 +116,6 @@ class UnjudgedPods:
         self.all_due |= found != self.drivers
         self.drivers = found
 
-    def gpu_drivers(self) -> set[str]:
-        """The drivers whose devices are GPUs."""
-        others = {name for name, has_gpus in self.drivers.items() if not has_gpus}
-        return {*GPU_DRIVERS, *self.settings.gpu_drivers, *self.drivers} - others
-
-    @property
-    def served_resources(self) -> dict[str, str]:
-        """Extended resource -> the class that serves it. May be called from any thread."""
-        served = served_resources(self.classes.copy().values())
-        return {resource: known.name for resource, known in served.items()}
-
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""
         if not (self.due or self.all_due):
@@ -122,7 +135,7 @@ class UnjudgedPods:
             self.classes,
             self.claims,
             self.templates,
-            self.settings,
+            self.known_classes.settings,
             reuses=self.reuses,
             drivers=lambda: self.drivers,
         )

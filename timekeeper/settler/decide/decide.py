@@ -116,7 +116,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
 
     facts = TickFacts(cluster, ledger, settings, now_ms)
-    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.settings), now_ms)
+    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.known_classes.settings), now_ms)
     payers = payers_of(facts)
     pods = changed_sessions(facts, payers, tick.unseen, tick.ends, tick.since_ms, only_metered_since)
     derived = [changes_of(facts, pods) for changes_of in DERIVED]

@@ -27,6 +27,7 @@ from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import LEAVING, evict_together, tell, warn
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import fencing
 
 BUSY_S = 0.05  # between two steps that did something
@@ -61,11 +62,11 @@ class BudgetRound:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
-        now_ms = self._context.clock()
-        exhausted = self._exhausted(now_ms)
+        now_ms, view = self._context.clock(), self._context.view()
+        exhausted = self._exhausted(view, now_ms)
         if exhausted is None:
             return False
-        found = self._plan(exhausted, now_ms)
+        found = self._plan(view, exhausted, now_ms)
         if found is None:
             return False
         for each in found.evictions:
@@ -74,10 +75,12 @@ class BudgetRound:
             self._write(change)
         return bool(found.evictions or found.changes)
 
-    def _plan(self, exhausted: Mapping[str, EvictionTerms], now_ms: int) -> EvictionPlan | None:
+    def _plan(
+        self, view: TickView, exhausted: Mapping[str, EvictionTerms], now_ms: int
+    ) -> EvictionPlan | None:
         """What is to be done about all pods; if these were looked at lately, about those of namespaces whose
         standing has changed since; None if there are none."""
-        together = self._together(exhausted.get)
+        together = self._together(view, exhausted.get)
 
         def is_spared(pod: LedgerPod) -> bool:
             return not together(pod)
@@ -87,7 +90,7 @@ class BudgetRound:
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            pods = self._context.view.pods()
+            pods = view.pods()
             found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
@@ -98,17 +101,16 @@ class BudgetRound:
             return found
         if not changed:
             return None
-        theirs = (pod for pod in self._context.view.pods() if pod.namespace in changed)
+        theirs = (pod for pod in view.pods() if pod.namespace in changed)
         found = due(theirs, exhausted, self._memory, now_ms, self._context.steady(), is_spared, together)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
 
     def _together(
-        self, terms_of: Callable[[str], EvictionTerms | None]
+        self, view: TickView, terms_of: Callable[[str], EvictionTerms | None]
     ) -> Callable[[LedgerPod], tuple[Pods, ...]]:
-        """As `SettlerView.together`, each with the gangs that do not go on without it. Without sets of which
+        """As `TickView.together`, each with the gangs that do not go on without it. Without sets of which
         a pod stays: the budget protects it, or it was created without enforcement."""
-        view, history = self._context.view, self._context.view.history()
         units = view.units(self._memory.left(self._context.steady()))
         known: dict[int, tuple[Pods, bool]] = {}  # by identity: all pods of a gang have the same set
 
@@ -118,7 +120,7 @@ class BudgetRound:
             terms = terms_of(pod.namespace)
             if terms is None or terms.is_observed:
                 return False
-            return not history.was_enforced(pod)
+            return not view.history.was_enforced(pod)
 
         def leaves(some: Pods) -> bool:
             if len(some) == 1:
@@ -129,25 +131,24 @@ class BudgetRound:
 
         return lambda pod: tuple(it for some in view.together(pod) if leaves(it := units.least(some)))
 
-    def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
+    def _exhausted(self, view: TickView, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
-        stated = self._context.view.statements()
-        if stated is None or abs(now_ms - stated[1]) > STALE_MS:
+        if view.statements is None or abs(now_ms - view.decided_ms) > STALE_MS:
             return None
-        settings = self._context.view.history().settings(now_ms)
-        return self._evicting.terms(stated[0], settings, now_ms)
+        settings = view.history.settings(now_ms)
+        return self._evicting.terms(view.statements.namespaces, settings, now_ms)
 
     def _in_force(self, pod: LedgerPod) -> tuple[EvictionTerms | None, tuple[Pods, ...]]:
-        """The pod's terms at this moment, and the sets in which it may leave, read anew, while this settler's
-        epoch lasts; None if it stays."""
+        """The pod's terms by the last tick, and the sets in which it may leave, while this settler's epoch
+        lasts; None if it stays."""
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
-        now_ms, stated = self._context.clock(), self._context.view.statements()
-        if stated is None or pod.namespace not in stated[0]:
+        now_ms, view = self._context.clock(), self._context.view()
+        stated = {} if view.statements is None else view.statements.namespaces
+        if pod.namespace not in stated:
             return None, ()
-        settings = self._context.view.history().settings(now_ms)
-        terms = terms_of(pod.namespace, stated[0][pod.namespace], settings, now_ms)
-        sets = self._together(lambda _: terms)(pod)
+        terms = terms_of(pod.namespace, stated[pod.namespace], view.history.settings(now_ms), now_ms)
+        sets = self._together(view, lambda _: terms)(pod)
         return (terms if sets else None), sets
 
     def _evict(self, leaving: BudgetEviction) -> None:
@@ -193,7 +194,7 @@ class BudgetRound:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            text = reasons.spared(pod.namespace, self._context.view.is_protected(pod))
+            text = reasons.spared(pod.namespace, self._context.view().is_protected(pod))
             spared = disruption(False, reasons.SPARED, text, self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):

@@ -15,6 +15,7 @@ from timekeeper.settler.evictions import reasons
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import evict_together
 from timekeeper.settler.evictions.rounds import WRITTEN_MS
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import fencing
 
 EXCESS_S = 1.0  # between two rounds
@@ -39,12 +40,13 @@ class ExcessRound:
         """Evict what is due: all such pods of one claim, or none. Raises as `OveruseRound.step`."""
         at_ms = self._context.steady()
         self._tried_ms = {uid: each for uid, each in self._tried_ms.items() if at_ms - each < WRITTEN_MS}
-        found = self._enforced()
+        view = self._context.view()
+        found = self._enforced(view)
         if found.keys() <= self._tried_ms.keys():
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
-        units = self._context.view.units(left=self._tried_ms.keys())
+        units = view.units(left=self._tried_ms.keys())
         for uid, each in found.items():
             if uid in self._tried_ms:
                 continue
@@ -54,14 +56,13 @@ class ExcessRound:
             whys = [(pod, reasons.excess(pod, found.get(pod.uid, each))) for pod in leaving]
             evict_together(self._context, whys)
 
-    def _enforced(self) -> Mapping[str, ClaimExcess]:
+    def _enforced(self, view: TickView) -> Mapping[str, ClaimExcess]:
         """Those of namespaces that are enforced, and were when the pod was created: near a change of the mode
         the record tells, for admission writes none where it does not enforce."""
-        view, now_ms = self._context.view, self._context.clock()
-        if view.statements() is None:
+        if view.statements is None:
             return {}
-        history = view.history()
-        at_ms = max(now_ms, history.newest_ms())
+        history = view.history
+        at_ms = max(self._context.clock(), history.newest_ms())
         return {
             uid: each
             for uid, each in view.excesses(at_ms).items()

@@ -57,7 +57,7 @@ class ReclaimRound:
     """Used by one thread for as long as the epoch lasts."""
 
     def __init__(self, context: EvictorContext) -> None:
-        self._context = context
+        self._context, self._view = context, context.view()
         self._rules = TaintRules(context.api, context.steady)
         self._known = KnownDevices(context)
         self._history = ReclaimHistory()
@@ -83,8 +83,8 @@ class ReclaimRound:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
+        self._look()
         standings = self._standings()
-        self._known.forget()
         if standings is None:
             return
         if not self._is_adopted:
@@ -95,12 +95,17 @@ class ReclaimRound:
         self._begin_for_all(standings)
         metrics.KEPT_DEVICES.set(sum(len(each.rules) for each in self._under_way))
 
+    def _look(self) -> None:
+        """Go on with what the last tick says."""
+        self._view = self._context.view()
+        self._known.look(self._view)
+
     def _standings(self) -> ReclaimStandings | None:
-        stated, now_ms = self._context.view.statements(), self._context.clock()
-        if stated is None or abs(now_ms - stated[1]) > STALE_MS:
+        view, now_ms = self._view, self._context.clock()
+        if view.statements is None or abs(now_ms - view.decided_ms) > STALE_MS:
             return None
-        history = self._context.view.history()
-        return ReclaimStandings(stated[0], history, max(now_ms, history.newest_ms()))
+        in_force_ms = max(now_ms, view.history.newest_ms())
+        return ReclaimStandings(view.statements.namespaces, view.history, in_force_ms)
 
     def _confirm(self) -> None:
         with self._context.store.reading() as connection:
@@ -118,7 +123,7 @@ class ReclaimRound:
         self._is_adopted = True
         staying = {
             key_of(device)
-            for each in self._context.view.held()
+            for each in self._view.held_claims()
             if any(pod.is_staying for pod in each.pods)
             for device in devices_of(each.claim)
         }
@@ -127,10 +132,10 @@ class ReclaimRound:
             if rule.heir is not None:
                 ours.setdefault(rule.heir.pod_uid, []).append(rule)
         for uid, mine in ours.items():
-            pod = self._context.view.claim_pod(uid)
+            pod = self._view.cluster.claim_pods.get(uid)
             if pod is None or not staying.isdisjoint(each.selected for each in mine):
                 continue  # the sweep removes them
-            published = self._context.view.published(mine[0].selected)
+            published = self._view.published_device(mine[0].selected)
             node = published.node if published else ""
             self._under_way.append(adopted(pod.pod, mine, node, now_ms, self._context.steady()))
 
@@ -151,9 +156,9 @@ class ReclaimRound:
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
-        heir = self._context.view.claim_pod(one.heir.uid)
+        heir = self._view.cluster.claim_pods.get(one.heir.uid)
         names = [name or (heir.served_by if heir else "") for name in one.claims]
-        held = [self._context.view.allocated(one.heir.namespace, name) for name in names]
+        held = [self._view.allocated(one.heir.namespace, name) for name in names]
         if all(held):
             there = {key_of(device) for each in held for device in each}
             return "allocated" if one.keys <= there else "elsewhere"
@@ -207,10 +212,11 @@ class ReclaimRound:
     def _evicted(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay:
         """The same after the evictions, if all that was decided is so still."""
         self._confirm()
+        self._look()
         at_ms = self._context.steady()
         for each in one.kept:
             self._history = self._history.after_trying(each.device, at_ms)
-        heir = self._context.view.claim_pod(one.heir.uid)
+        heir = self._view.cluster.claim_pods.get(one.heir.uid)
         classes = {each.device_class for each in one.kept}
         every = self._known.freeable(classes, standings, self._history.left(at_ms))
         found = [each for each in every if each.key in one.keys]
@@ -232,7 +238,7 @@ class ReclaimRound:
         if rules is None:
             return False
         free = self._known.free(plan.node, plan.devices, [it for it in rules if it.name not in one.rules])
-        return free is not None and free.keys() == others
+        return free.keys() == others
 
     def _evicted_all(self, one: UnderWay, plan: ReclaimPlan) -> UnderWay:
         whys = [(pod, reasons.reclaimed(pod, one.heir, one.node)) for pod in plan.pods]
@@ -250,10 +256,10 @@ class ReclaimRound:
     # what begins
 
     def _begin_for_all(self, standings: ReclaimStandings) -> None:
-        at_ms, view = self._context.steady(), self._context.view
+        at_ms, view = self._context.steady(), self._view
         self._resting = {uid: until for uid, until in self._resting.items() if until > at_ms}
         waiting = heirs(view.waiting(), standings)
-        held = view.held() if waiting else ()
+        held = view.held_claims() if waiting else ()
         is_any_idle = any(pod.is_reclaimable for each in held for pod in each.pods)
         if not waiting or not (standings.has_debtors or is_any_idle):
             self._held, self._freed = None, []

@@ -31,6 +31,7 @@ from timekeeper.core.kube.node_fit import why_not_on
 from timekeeper.core.request.claims import EXPLICIT
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.disruptions import items
+from timekeeper.settler.state.tick_view import TickView
 
 _GROUP = "/apis/resource.k8s.io/v1"
 Free = Mapping[str, Mapping[DeviceKey, PublishedDevice | None]]  # by node
@@ -40,42 +41,38 @@ class KnownDevices:
     """Used by one thread."""
 
     def __init__(self, context: EvictorContext) -> None:
-        self._context = context
+        self._context, self._view = context, context.view()
         self._free: Free | None = None
         self._met: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by a claim's UID and request
 
-    def forget(self) -> None:
-        """What was free before may be held by now."""
-        self._free, self._met = None, {}
+    def look(self, view: TickView) -> None:
+        """Begin anew with this view: what was free before may be held by now."""
+        self._view, self._free, self._met = view, None, {}
 
     def freeable(
         self, classes: Collection[str], standings: ReclaimStandings, left: Collection[str]
     ) -> list[FreeableDevice]:
         """The GPUs of these classes that debtors could give up. ``left``: UIDs of pods that may be leaving,
         though the watch does not show it yet."""
-        view = self._context.view
+        view = self._view
 
         def is_debtor(pod: LedgerPod) -> bool:
             owes = standings.owes(pod.namespace) or pod.is_reclaimable
             return owes and not view.is_protected(pod) and standings.history.was_enforced(pod)
 
-        rules = view.rules()
-
         def published_gpu(device: DeviceKey) -> PublishedDevice | None:
-            found, rule = view.published(device), rules.get(device[0])
+            found, rule = view.published_device(device), view.cluster.rules.get(device[0])
             return found if rule is not None and rule.is_gpu(found) else None
 
-        return freeable(view.held(), classes, published_gpu, is_debtor, view.units(left).least)
+        return freeable(view.held_claims(), classes, published_gpu, is_debtor, view.units(left).least)
 
     def free(
         self, node: str, beside: Iterable[FreeableDevice], rules: Sequence[TaintRule]
-    ) -> Mapping[DeviceKey, PublishedDevice | None] | None:
+    ) -> Mapping[DeviceKey, PublishedDevice | None]:
         """The devices of the same drivers that are free on the node, or come free without any eviction, but
-        those that one of the rules keeps claims off; None: that is not known now."""
+        those that one of the rules keeps claims off."""
         if self._free is None:
             self._free = self._read_free()
-        if self._free is None:
-            return None
         drivers = {each.device.driver for each in beside}
         return {
             key: each
@@ -83,16 +80,13 @@ class KnownDevices:
             if key[0] in drivers and not any(rule.covers(key) for rule in rules)
         }
 
-    def _read_free(self) -> Free | None:
+    def _read_free(self) -> Free:
         """None of a device that is held by pods which leave."""
-        unheld = self._context.view.unheld()
-        if unheld is None:
-            return None
         found: dict[str, dict[DeviceKey, PublishedDevice | None]] = {}
-        for key, published in unheld.items():
+        for key, published in self._view.unheld().items():
             if not published.is_tainted:
                 found.setdefault(published.node, {})[key] = published
-        for each in self._context.view.held():
+        for each in self._view.held_claims():
             if each.claim.allocation is not None and not any(pod.is_staying for pod in each.pods):
                 mine = found.setdefault(each.claim.allocation.node, {})
                 mine |= dict.fromkeys(map(key_of, devices_of(each.claim)))
@@ -107,9 +101,7 @@ class KnownDevices:
         usable: dict[str, list[FreeDevice]] = {}
         for node, there in by_node(found).items():
             free = self.free(node, there, rules)
-            if free is None:
-                continue
-            like = [_like(key, it, there, terms, self._context) for key, it in free.items()]
+            like = [_like(key, it, there, terms, self._view) for key, it in free.items()]
             known = [each for each in like if each is not None]
             if len(known) == len(like):
                 usable[node] = known
@@ -138,7 +130,7 @@ class KnownDevices:
         """What its claims ask for, or its limits by claims to come; nothing if that is not known, or no pod
         may be evicted for it."""
         if heir.waits and heir.waits.limits:
-            need = heir.waits.by_class(self._context.view.served_resources())
+            need = heir.waits.by_class(self._view.cluster.classes.served_resources())
             if sum(need.values()) > MOST_DEVICES:
                 return ()
             return tuple(WantedDevice(name) for name, number in need.items() for _ in range(number))
@@ -162,7 +154,8 @@ class KnownDevices:
             return "the API server does not say what is on the node"
         if mapping(raw.get("metadata")).get("uid") != heir.uid or has_unread_but_claims(raw):
             return "it is not known whether the pod fits on the node"
-        serves, limits = self._context.view.served_resources(), heir.waits.limits if heir.waits else ()
+        serves = self._view.cluster.classes.served_resources()
+        limits = heir.waits.limits if heir.waits else ()
         served = [name for name, _ in limits if name in serves or name.startswith(EXPLICIT)]
         return why_not_on(node, raw, pods, {pod.uid for pod in plan.pods}, served)
 
@@ -177,13 +170,13 @@ def _like(
     free: PublishedDevice | None,
     there: Iterable[FreeableDevice],
     terms: Mapping[str, tuple[str, ...] | None],
-    context: EvictorContext,
+    view: TickView,
 ) -> FreeDevice | None:
     """The free device, which meets what one of the others met; None: that is not known."""
     if free is None or not is_free_whole(free):
         return None
     for each in there:
-        expressions, other = terms.get(each.device.device_class), context.view.published(each.key)
+        expressions, other = terms.get(each.device.device_class), view.published_device(each.key)
         if expressions is None or other is None or each.device.driver != key[0]:
             continue
         if are_alike(key[0], free, other, expressions):

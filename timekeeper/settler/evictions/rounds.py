@@ -26,6 +26,7 @@ from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import GONE, evict, evict_together, tell, warn
 from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.evictions.reasons import Reason
+from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
 
@@ -54,11 +55,12 @@ class OveruseRound:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
-        now_ms, view = self._context.clock(), self._context.view
+        now_ms = self._context.clock()
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
             over = node_usage.over(connection, "", now_ms)
-        history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
+        view = self._context.view()
+        history, in_force_ms = view.history, _in_force_ms(view, now_ms)
         candidates = (candidate(each, view.pod(each.uid), history, in_force_ms) for each in over)
         decision = due(candidates, self._history, now_ms, self._context.steady())
         metrics.OVERUSE_HELD_BACK.set(decision.held_back)
@@ -99,21 +101,21 @@ class IdleRound:
     def step(self) -> None:
         """Do what is due about each pod; at most one pod is evicted, with those that leave together with it.
         Raises as `OveruseRound.step`."""
-        now_ms, view = self._context.clock(), self._context.view
-        if view.statements() is None:
+        now_ms, view = self._context.clock(), self._context.view()
+        if view.statements is None:
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
             found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
-        history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
+        history, in_force_ms = view.history, _in_force_ms(view, now_ms)
         enforced = {
             uid: each
             for uid, each in found.items()
             if (pod := view.pod(uid)) is not None and history.was_enforced(pod)
         }
         units = view.units()
-        wholes = {uid: it for uid in enforced if (it := self._whole(uid, enforced, units)) is not None}
+        wholes = {uid: it for uid in enforced if (it := _whole(view, uid, enforced, units)) is not None}
         leaving = idleness.of_wholes(enforced, wholes)
         pods = (each for each in view.pods() if not self._was_just_written(each.uid))
         steps = idleness.due(pods, leaving, lambda name: history.idle_terms(name, in_force_ms), now_ms)
@@ -126,11 +128,13 @@ class IdleRound:
         whys = {
             uid: (action.pod, reasons.idle(action, *owned))
             for uid, action in evicted.items()
-            if (owned := self._scaled(action, evicted)) is not None
+            if (owned := self._scaled(action, evicted, view)) is not None
         }
-        self._history = _evict_wholes(self._context, whys, units, self._history)
+        self._history = _evict_wholes(self._context, whys, view, units, self._history)
 
-    def _scaled(self, action: DueStep, due: Mapping[str, DueStep]) -> tuple[TopmostOwner | None, str] | None:
+    def _scaled(
+        self, action: DueStep, due: Mapping[str, DueStep], view: TickView
+    ) -> tuple[TopmostOwner | None, str] | None:
         """None: the pod's topmost owner is scaled to zero. Else the owner, where it was looked for, and why
         not: so also while another of its pods uses its cards."""
         pod, at_ms = action.pod, self._context.steady()
@@ -140,7 +144,7 @@ class IdleRound:
         owner = None if stays or action.step != "scale" else owners.topmost(self._context.api, pod)
         if owner is None:
             return None, ""
-        pods = [mate for mate in self._context.view.pods() if mate.is_staying and _same_owner(mate, pod)]
+        pods = [mate for mate in view.pods() if mate.is_staying and _same_owner(mate, pod)]
         if any(mate.uid not in due for mate in pods):
             return owner, "other pods of it use their cards"
         if why := owners.obstacle(self._context.api, owner):
@@ -153,13 +157,6 @@ class IdleRound:
         self._written_ms |= dict.fromkeys((mate.uid for mate in pods), at_ms)
         tell(self._context, pod, reasons.idle_step(action, owner))
         return None
-
-    def _whole(self, uid: str, idle: Mapping[str, IdlePod], units: LeavingUnits) -> Pods | None:
-        """The pods that end a hold if they leave together with this one, and are all idle; None if there are
-        none."""
-        pod = self._context.view.pod(uid)
-        sets = map(units.whole, self._context.view.together(pod)) if pod is not None else ()
-        return next((some for some in sets if all(it.uid in idle for it in some if it.is_staying)), None)
 
     def _note(self, action: DueStep | Spared) -> None:
         if not self._annotate(action.pod, _noted(action)) or not isinstance(action, DueStep):
@@ -199,10 +196,10 @@ class OvertimeRound:
 
     def step(self) -> None:
         """Do what is due about each pod past its declared time. Raises as `OveruseRound.step`."""
-        now_ms, view = self._context.clock(), self._context.view
-        if view.statements() is None:
+        now_ms, view = self._context.clock(), self._context.view()
+        if view.statements is None:
             return
-        late = declared.due(view.pods(), view.history(), now_ms)
+        late = declared.due(view.pods(), view.history, now_ms)
         metrics.OVERTIME_PODS.set(len(late))
         self._warned &= {each.pod.uid for each in late}
         if not late:
@@ -214,7 +211,7 @@ class OvertimeRound:
                 self._warned.add(each.pod.uid)
                 tell(self._context, each.pod, reasons.overtime_warning(each))
         whys = {each.pod.uid: (each.pod, reasons.overtime(each)) for each in late if each.is_due}
-        self._history = _evict_wholes(self._context, whys, view.units(), self._history)
+        self._history = _evict_wholes(self._context, whys, view, view.units(), self._history)
 
 
 class GangRound:
@@ -235,22 +232,20 @@ class GangRound:
         """Evict what is due. Raises as `OveruseRound.step`."""
         at_ms = self._context.steady()
         self._evicted_ms = {uid: each for uid, each in self._evicted_ms.items() if at_ms - each < WRITTEN_MS}
-        left = list(self._context.view.broken())
-        if not left:
+        view = self._context.view()
+        if not view.held.broken:
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
-        for each in left:
-            self._end(each)
+        for gang in view.held.broken:
+            self._end(gang, view)
 
-    def _end(self, it: BrokenGang) -> None:
+    def _end(self, it: BrokenGang, view: TickView) -> None:
         """Evict all that is left of it, unless one stays."""
-        view = self._context.view
-        history = view.history()
         if not self._evicted_ms.keys().isdisjoint(it.uids):
             return
         found = [pod for uid in it.uids if (pod := view.pod(uid)) is not None]
-        if any(view.is_protected(each) or not history.was_enforced(each) for each in found):
+        if any(view.is_protected(pod) or not view.history.was_enforced(pod) for pod in found):
             return
         self._evicted_ms |= dict.fromkeys(it.uids, self._context.steady())
         evict_together(self._context, [(each, reasons.broken(each, it)) for each in found])
@@ -260,9 +255,10 @@ def remove_finalizers(context: EvictorContext) -> float:
     """Let go of pods on which an older extender wrote `names.GANG_FORGIVEN`, once the ledger knows them. The
     next release does not. Returns the seconds until the next step. Raises RuntimeError if the API server
     refuses."""
-    if context.view.statements() is None:
+    view = context.view()
+    if view.statements is None:
         return FINALIZER_S
-    pods = [pod for pod in context.view.pods() if pod.hold.has_finalizer][:MOST_FINALIZERS]
+    pods = [pod for pod in view.pods() if pod.hold.has_finalizer][:MOST_FINALIZERS]
     results = [calls.result_of(calls.remove_finalizer(context.api, pod)) for pod in pods]
     refused = [text for result, text in results if result not in GONE]
     if refused:
@@ -292,15 +288,24 @@ def pause_after_s(result: EvictionResult | None) -> float:
     return SOON_S if result in ("evicted", "gone", "protected") else OVERUSE_S
 
 
+def _whole(view: TickView, uid: str, idle: Mapping[str, IdlePod], units: LeavingUnits) -> Pods | None:
+    """The pods that end a hold if they leave together with this one, and are all idle; None if there are
+    none."""
+    pod = view.pod(uid)
+    sets = map(units.whole, view.together(pod)) if pod is not None else ()
+    return next((some for some in sets if all(it.uid in idle for it in some if it.is_staying)), None)
+
+
 def _evict_wholes(
     context: EvictorContext,
     due: Mapping[str, tuple[LedgerPod, Reason]],
+    view: TickView,
     units: LeavingUnits,
     history: EvictionHistory,
 ) -> EvictionHistory:
     """Evict the pods that are due, by UID, each with those that leave together with it, once all of these
     are due; the history after that."""
-    sets = (units.whole(some) for pod, _ in due.values() for some in context.view.together(pod))
+    sets = (units.whole(some) for pod, _ in due.values() for some in view.together(pod))
     wholes = {id(each): each for each in sets if each}  # all pods of a gang have the same set
     for whole in wholes.values():
         staying = [each.uid for each in whole if each.is_staying]
@@ -322,6 +327,6 @@ def _evict_together(
     return history
 
 
-def _in_force_ms(context: EvictorContext, now_ms: int) -> int:
+def _in_force_ms(view: TickView, now_ms: int) -> int:
     """The time of the entries in force: if the clock was set back, the newest ones still count."""
-    return max(now_ms, context.view.history().newest_ms())
+    return max(now_ms, view.history.newest_ms())

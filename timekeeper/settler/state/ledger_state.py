@@ -24,6 +24,7 @@ from timekeeper.accounts.session import CLAIMS_SEEN, Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.tables import Table
 from timekeeper.settler.pod_notices import BudgetState
 from timekeeper.settler.state.selected_use import SelectedUse
 from timekeeper.settler.state.session_table import SessionTable
@@ -92,7 +93,7 @@ class LedgerState:
 
     history: History  # all budget entries, dated by when they took effect
     errors: dict[str, str]  # budget entry key -> what is wrong with it, as published
-    sessions: dict[str, Session]  # UID -> session that is not settled
+    sessions: Table[str, Session]  # UID -> session that is not settled
     # UID -> postings of a session that is open, or settled with its pod still present
     posted: dict[str, tuple[Posting, ...]]
     beats: dict[str, int]  # UID -> time of the latest heartbeat
@@ -102,7 +103,7 @@ class LedgerState:
     gone: dict[str, int] = field(default_factory=dict)  # node -> since when there is no such Node
     leaseless: set[str] = field(default_factory=set)  # nodes with pods that have never had a Lease
     published: StandingsDocument | None = None  # the standings document as written
-    settled: dict[str, Session] = field(default_factory=dict)  # UID -> settled session whose pod still exists
+    settled: Table[str, Session] = field(default_factory=Table)  # UID -> settled session with its pod there
     # UIDs of pods that still exist and whose sessions have been rolled up
     folded: set[str] = field(default_factory=set)
     # posted amount by namespace and span; grows by our own postings, read anew at start
@@ -136,11 +137,11 @@ class LedgerState:
     # UID of a claim -> UID of its session whose end is not known
     running_claims: dict[str, str] = field(default_factory=dict)
     # namespace -> what its claims hold of GPUs, in milli-GPU, unweighted
-    claims_milli: dict[str, int] = field(default_factory=dict)
+    claims_milli: Table[str, int] = field(default_factory=Table)
     # driver -> the same of its devices; 0 once none is held
     claimed_by_driver: dict[str, int] = field(default_factory=dict)
     # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
-    claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    claim_users: Table[str, tuple[str, ...]] = field(default_factory=Table)
     # UIDs of sessions of claims that the database has, of those that changed
     used_claims: Set[str] = frozenset()
     # UID of a claim -> its last end, of those that were allocated again since the last look
@@ -334,7 +335,7 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
         ledger = LedgerState(
             history=history_of(()),
             errors=reading.entry_errors(connection),
-            sessions=found.sessions,
+            sessions=Table(found.sessions),
             posted=found.posted,
             beats=reading.beats(connection),
             watermarks=reading.watermarks(connection),

@@ -14,6 +14,7 @@ from timekeeper.core.rating.held import held_milli
 from timekeeper.core.rating.nodes import NodeCards
 from timekeeper.core.rating.rating import Demand, rated
 from timekeeper.core.rating.weights import weight_of
+from timekeeper.core.tables import Table
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -57,7 +58,7 @@ class UnboundPods:
     # UID -> namespace and rate of a pod that counts, and whether it was released
     _waiting: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
     # UID -> the request without what sessions of claims hold, where that is less
-    _rest: dict[str, GPURequest] = field(default_factory=dict)
+    rest: Table[str, GPURequest] = field(default_factory=Table)
     _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
     _released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
@@ -87,9 +88,9 @@ class UnboundPods:
         held = dict(self.held)
         for uid in uids:
             pod = cluster.pods.get(uid) if uid in cluster.unbound else None
-            self._rest.pop(uid, None)
+            self.rest.pop(uid, None)
             if pod is not None and (rest := unallocated(pod)) != pod.request:
-                self._rest[uid] = rest
+                self.rest[uid] = rest
             self._recount(uid, pod, now_ms)
             self._see(uid, pod)
             held.pop(uid, None)
@@ -177,7 +178,7 @@ class UnboundPods:
 
     def unallocated(self, pod: LedgerPod) -> GPURequest:
         """Its request, without what sessions of its claims hold already."""
-        return self._rest.get(pod.uid, pod.request)
+        return self.rest.get(pod.uid, pod.request)
 
     def most_milli(self, pod: LedgerPod) -> int:
         """The most that it can hold of cards beside these sessions, unweighted."""

@@ -1,0 +1,220 @@
+"""What other threads see of the settler: immutable, of one tick, and replaced as a whole at its commit."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.claims.claim_sessions import consumers_of
+from timekeeper.accounts.claims.consumers import ClaimPod
+from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
+from timekeeper.accounts.exhaustion.evictions import Pods
+from timekeeper.accounts.exhaustion.units import LeavingUnits
+from timekeeper.accounts.held.limits import HeldView
+from timekeeper.accounts.pods import GangKey, LedgerPod
+from timekeeper.accounts.protection import ProtectedPods
+from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of, key_of
+from timekeeper.accounts.session import Session
+from timekeeper.accounts.standings import StandingsDocument
+from timekeeper.accounts.statements import Statements
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceClaim
+from timekeeper.core.claims.devices import PublishedDevice, PublishedDevices
+from timekeeper.core.claims.drivers import DriverRule
+from timekeeper.core.claims.heirs import DeviceKey
+from timekeeper.core.request.host import CardHost
+from timekeeper.core.values import Card, GPURequest
+from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
+from timekeeper.settler.cluster.metered_namespaces import MeteredNamespaces
+from timekeeper.settler.cluster.unjudged_pods import KnownClasses
+from timekeeper.settler.state.ledger_state import LedgerState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The observed cluster; each of these as `ClusterState` and `DeviceClaims` have it."""
+
+    pods: Mapping[str, LedgerPod]  # by UID
+    gangs: Mapping[GangKey, Collection[str]]
+    namespaces: Mapping[str, Collection[str]]
+    pods_current_ms: int
+    nodes: Mapping[str, KnownNode]
+    card_host: CardHost | None
+    existing_namespaces: Mapping[str, str]
+    metered: MeteredNamespaces
+    claim_pods: Mapping[str, ClaimPod]
+    claim_gangs: Mapping[GangKey, Collection[str]]
+    allocated: Mapping[str, DeviceClaim]
+    claim_names: Mapping[tuple[str, str], str]
+    devices: PublishedDevices
+    rules: Mapping[str, DriverRule]
+    classes: KnownClasses
+
+    def cards(self, node: str) -> tuple[Card, ...]:
+        """The node's cards; empty for a node that is not known."""
+        known = self.nodes.get(node)
+        return known.cards if known else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TickView:
+    """``statements``: each listed namespace's account as of ``decided_ms``; None before the first decision,
+    because budgets may have changed while no settler was running. Until then nothing is known of the cluster,
+    and of the ledger what the settler before has written."""
+
+    history: History  # the budgets
+    statements: Statements | None
+    accounts: Mapping[str, Statement] | None  # by subject, as written last; None: likewise
+    decided_ms: int
+    published: StandingsDocument | None
+    protected: Mapping[str, ProtectedPods]
+    held: HeldView
+    cluster: ClusterView
+    # each as `LedgerState` has it
+    sessions: Mapping[str, Session]
+    settled: Mapping[str, Session]
+    claim_users: Mapping[str, tuple[str, ...]]
+    claims_milli: Mapping[str, int]
+    # UID of a pod without a node -> its request without what sessions of claims hold, where that is less
+    unallocated: Mapping[str, GPURequest]
+
+    def session(self, uid: str) -> Session | None:
+        """The session of this UID, open or settled."""
+        return self.sessions.get(uid) or self.settled.get(uid)
+
+    def pod(self, uid: str) -> LedgerPod | None:
+        """The pod of this UID: with its cards, else as it uses claims."""
+        pod, user = self.cluster.pods.get(uid), self.cluster.claim_pods.get(uid)
+        return pod if pod is not None or user is None else user.pod
+
+    def pods(self) -> Pods:
+        """All that hold cards, wait for them, or use claims on GPUs."""
+        users = (uid for uid in self.claim_users if uid not in self.cluster.pods)
+        return (*self.cluster.pods.values(), *self._pods_of(users))
+
+    def is_known(self, uid: str) -> bool:
+        """Whether the settler has a pod of this UID, or a session."""
+        return uid in self.cluster.pods or self.session(uid) is not None
+
+    def charged(self, uid: str) -> tuple[LedgerPod, int] | None:
+        """The pod of this UID and its rate, with that of its claims; None: nothing is charged for it."""
+        pod = self.pod(uid)
+        found = [self.session(name) for name in (uid, *self.claim_users.get(uid, ()))]
+        rates = [session.rate_milli for session in found if session is not None]
+        return (pod, sum(rates)) if pod is not None and rates else None
+
+    def is_protected(self, pod: LedgerPod) -> bool:
+        """Whether the budget protects it; True also of one about which the ledger has not decided yet."""
+        chosen = self.protected.get(pod.namespace)
+        is_decided = pod.uid in self.claim_users or self.session(pod.uid) is not None
+        return chosen is not None and (pod.uid in chosen.uids or not is_decided)
+
+    def together(self, pod: LedgerPod) -> tuple[Pods, ...]:
+        """The pods that end a hold if they leave together, this pod among them: itself for its cards, and for
+        each of its claims on GPUs all pods that use it."""
+        uses = self.claim_users.get(pod.uid)
+        if uses is None:
+            return ((pod,),)
+        own = [(pod.uid,)] if self.session(pod.uid) is not None else []
+        sharing = [some for each in uses if pod.uid in (some := self._sharing(each))]
+        return tuple(self._pods_of(some) for some in dict.fromkeys((*own, *sharing)))
+
+    def _sharing(self, session_uid: str) -> tuple[str, ...]:
+        """The UIDs of the pods without which the claim of this session holds nothing; none if others than
+        pods use it."""
+        session = self.session(session_uid)
+        claim = self.cluster.allocated.get(session.owner_uid) if session else None
+        if session is None or (claim is not None and claim.other_consumers):
+            return ()
+        return consumers_of(session)
+
+    def _pods_of(self, uids: Iterable[str]) -> Pods:
+        return tuple(pod for uid in uids if (pod := self.pod(uid)) is not None)
+
+    def mates(self, pod: LedgerPod) -> Pods:
+        """The members of the pod's gang that hold cards."""
+        key, cluster = pod.gang_key, self.cluster
+        if key is None:
+            return ()
+        uids = {*cluster.gangs.get(key, ()), *cluster.claim_gangs.get(key, ())}
+        return tuple(mate for mate in self._pods_of(sorted(uids)) if mate.gang_key == key and mate.is_charged)
+
+    def units(self, left: Collection[str] = frozenset()) -> LeavingUnits:
+        """Which pods leave together, for one look. ``left``: as in `LeavingUnits`."""
+        return LeavingUnits(self.together, self.mates, left)
+
+    def waiting(self) -> tuple[ClaimPod, ...]:
+        """The pods that wait for the device of their claim."""
+        return tuple(user for user in self.cluster.claim_pods.values() if user.waits is not None)
+
+    def held_claims(self) -> tuple[HeldClaim, ...]:
+        """The claims that hold devices for pods alone."""
+        found = (
+            HeldClaim(claim, self._pods_of(claim.consumers))
+            for claim in self.cluster.allocated.values()
+            if not claim.other_consumers
+        )
+        return tuple(each for each in found if len(each.pods) == len(each.claim.consumers))
+
+    def allocated(self, namespace: str, name: str) -> tuple[AllocatedDevice, ...]:
+        """What the claim of this namespace and name holds."""
+        claim = self.cluster.allocated.get(self.cluster.claim_names.get((namespace, name), ""))
+        return () if claim is None else devices_of(claim)
+
+    def excesses(self, now_ms: int) -> Mapping[str, ClaimExcess]:
+        """The pods whose claims hold more GPUs than they were judged for, by UID."""
+        classes = self.cluster.classes
+        said = classes.said or ((0, classes.settings),)
+        known = ClassKnowledge(classes.classes, lambda at_ms: self.history.settings(at_ms).drivers, said)
+        return excesses(self.cluster.allocated.values(), self.cluster.claim_pods.get, known, now_ms)
+
+    def published_device(self, device: DeviceKey) -> PublishedDevice | None:
+        """A device as its driver publishes it; None: it does not."""
+        return self.cluster.devices.published(*device)
+
+    def unheld(self) -> Mapping[DeviceKey, PublishedDevice]:
+        """The devices that no claim holds."""
+        claims = self.cluster.allocated.values()
+        held = {key_of(each) for claim in claims for each in devices_of(claim) if not each.is_admin}
+        return {key: each for key, each in self.cluster.devices.every().items() if key not in held}
+
+
+def cluster_view(cluster: ClusterState) -> ClusterView:
+    """As it is now. It costs what has changed since the last view."""
+    claims, known = cluster.claims, cluster.unjudged.known_classes
+    return ClusterView(
+        pods=cluster.pods.frozen(),
+        gangs=cluster.gangs.frozen(),
+        namespaces=cluster.namespaces.frozen(),
+        pods_current_ms=cluster.pods_current_ms,
+        nodes=cluster.nodes.frozen(),
+        card_host=cluster.card_host(),
+        existing_namespaces=cluster.existing_namespaces.frozen(),
+        metered=cluster.metered,
+        claim_pods=claims.pods.frozen(),
+        claim_gangs=claims.gangs.frozen(),
+        allocated=claims.allocated.frozen(),
+        claim_names=claims.names.frozen(),
+        devices=claims.pools.frozen(),
+        rules=claims.rules,
+        classes=replace(known, classes=cluster.unjudged.classes.frozen()),
+    )
+
+
+def tick_view(cluster: ClusterState, ledger: LedgerState, held: HeldView) -> TickView:
+    """As of the tick that was written last. It costs what has changed since the last one."""
+    cache = ledger.statement_cache
+    return TickView(
+        history=ledger.history,
+        statements=None if cache is None else cache.statements,
+        accounts=None if cache is None else ledger.accounts,
+        decided_ms=ledger.pulse.decided_ms,
+        published=ledger.published,
+        protected=ledger.protected,
+        held=held,
+        cluster=cluster_view(cluster),
+        sessions=ledger.sessions.frozen(),
+        settled=ledger.settled.frozen(),
+        claim_users=ledger.claim_users.frozen(),
+        claims_milli=ledger.claims_milli.frozen(),
+        unallocated=ledger.unbound_pods.rest.frozen(),
+    )
