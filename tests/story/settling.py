@@ -31,11 +31,10 @@ from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ClusterState,
-    KnownNode,
     KnownPriorityClass,
-    NodeLease,
     WatchUpdate,
 )
+from timekeeper.settler.cluster.known_nodes import KnownNode, NodeLease
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext
@@ -273,7 +272,7 @@ class Timekeeper:
         self.database.write(decision.changes)
         ledger.protected = decision.protected
         ledger.apply_changes(decision.changes, history, decision.statement_cache, decision.accounts)
-        ledger.classes_version = self.cluster.classes_version
+        ledger.classes_version = self.cluster.classes.version
         ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.sessions.all.deferred)
         waits, made = ledger.unbound_pods, decision.statement_cache.statements
@@ -294,7 +293,7 @@ class Timekeeper:
 
     def _load_settled(self) -> None:
         """As `Settler._load_sessions`."""
-        uids = {*self.cluster.changed_pods, *self.cluster.deleted_pods}
+        uids = {*self.cluster.pods.changed, *self.cluster.pods.deleted}
         unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid in self.database.sessions]
         if unknown:
             sessions = {uid: self.database.sessions[uid] for uid in unknown}

@@ -34,7 +34,7 @@ from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
-from timekeeper.settler.cluster.cluster_state import NodeLease
+from timekeeper.settler.cluster.known_nodes import NodeLease
 from timekeeper.store.engine.engine import UnavailableError
 from webhook.standings import decode as decode_for_webhook
 

@@ -274,7 +274,7 @@ class MissingNamespaces:
 
     def notices(self, cluster: ClusterState) -> tuple[BudgetNotice, ...]:
         """Notices on entries that have not been reported; none before the namespaces are listed."""
-        versions = cluster.budgets_version, cluster.existing_version
+        versions = cluster.config_maps.version, cluster.existing_namespaces.version
         if "namespaces" not in cluster.listed_sources or versions == self._compared:
             return ()
         self._compared = versions

@@ -138,7 +138,7 @@ class Settler:
         # after fencing: includes the previous settler's last write
         kinds.fill(store)
         self.ledger = read_ledger_state(store, only_meter)
-        self.cluster.had_lease |= self.ledger.watermarks.keys() - self.ledger.leaseless
+        self.cluster.nodes.had_lease |= self.ledger.watermarks.keys() - self.ledger.leaseless
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
@@ -192,8 +192,8 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
-        self.cluster.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
-        self.cluster.judge_again(now_ms)
+        self.cluster.pods.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
+        self.cluster.pods.judge_again(now_ms)
         read = self._entries(now_ms)
         history = self.ledger.history.followed_by(read.entries) if read.entries else self.ledger.history
         if not self.has_decided:  # time zone data changes with the process alone
@@ -237,7 +237,7 @@ class Settler:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
             more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
-            clocks = of_clocks(self.cluster.wrong_clocks(), self.cluster.leaseless())
+            clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))
         if decision.changes != Changes() or found is not None:
             rows = postings.rows_of(decision.changes)
@@ -262,22 +262,23 @@ class Settler:
     def _follow_modes(self, history: History, now_ms: int) -> None:
         """Entries only ever take effect when they are read, so the modes change with the history alone."""
         if history is not self._metered_by:
-            self.cluster.follow(metered_namespaces(history, now_ms), now_ms)
+            self.cluster.pods.follow(metered_namespaces(history, now_ms), now_ms)
             self._metered_by = history
 
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
-        may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
+        pods = self.cluster.pods
+        may_forget = bool(decision.changes.changed or pods.deleted or pods.is_relisted)
         self.ledger.protected = decision.protected
         withheld = decision.withheld.namespaces
         self.ledger.apply_changes(
             decision.changes, history, decision.statement_cache, decision.accounts, withheld
         )
-        self.ledger.classes_version = self.cluster.classes_version
+        self.ledger.classes_version = self.cluster.classes.version
         if not withheld:
             self._ends_ms, self._bindings_ms = self._ends_read_ms, self._bindings_read_ms
         if may_forget:
-            self.ledger.forget(self.cluster.may_change())
+            self.ledger.forget(pods.may_change())
         sessions = decision.sessions
         self.cluster.mark_written(
             sessions.all.deferred, sessions.claims.sights, sessions.pods.served, withheld
@@ -286,7 +287,7 @@ class Settler:
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
         self._gangs.update(self.cluster, waits.held, history.settings(now_ms).scheduler_name)
         cards = self._cards_held(history, now_ms)
-        later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
+        later = self._later.of(self.ledger, statements, self.cluster.pods.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())
         held = HeldView(
             waits.held,
@@ -310,9 +311,9 @@ class Settler:
         waits, cluster = self.ledger.unbound_pods, self.cluster
         if not any(each.by_other for each in waits.held.values()):
             return {}
-        names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
+        names = capped_namespaces(waits.held.values(), cluster.pods.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        found = cards_held(cluster.pods.values(), names, scheduler, cluster.nodes.cards, waits.most_milli)
         for session in self.ledger.sessions.values():
             if session.is_static and not session.is_over and session.namespace in found:
                 found[session.namespace] += session.requested_milli
@@ -336,7 +337,7 @@ class Settler:
         """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace, the
         history or the day changes."""
         ledger, cluster, known = self.ledger, self.cluster, self._unchanged
-        budgets = (cluster.budgets_version, cluster.existing_version, now_ms // DAY_MS)
+        budgets = (cluster.config_maps.version, cluster.existing_namespaces.version, now_ms // DAY_MS)
         if known is not None and known[0] == budgets and known[1] is ledger.history:
             return known[2]
         labels = cluster.mode_labels()
@@ -354,7 +355,7 @@ class Settler:
     def _listed(self, history: History) -> tuple[str, ...]:
         """The namespaces to list; the same tuple object while they are the same. With 10,000 of them an idle
         tick takes 4.0 ms, and would take 8.6 if it listed them anew."""
-        listing, known = self.cluster.namespaces.version, len(self.ledger.namespaces)
+        listing, known = self.cluster.pods.namespaces.version, len(self.ledger.namespaces)
         if (
             self._listed_names is None
             or self._listed_names[0] is not history
@@ -373,9 +374,9 @@ class Settler:
     def _wanted(self) -> tuple[set[str], set[str]]:
         """The UIDs of the sessions that changed pods may have; and those of them for reserved cards."""
         cluster = self.cluster
-        uids = {*cluster.changed_pods, *cluster.deleted_pods}
-        gone = (each.pod for each in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()))
-        pods = (*(cluster.pods[uid] for uid in cluster.changed_pods), *gone)
+        uids = {*cluster.pods.changed, *cluster.pods.deleted}
+        gone = (each.pod for each in (*cluster.pods.deleted.values(), *cluster.pods.deleted_waiting.values()))
+        pods = (*(cluster.pods[uid] for uid in cluster.pods.changed), *gone)
         uids |= {pod.mirror_uid for pod in pods if pod.mirror_uid}
         reserved = {uid for uid in map(reserved_uid, pods) if uid}
         return uids | reserved, reserved
@@ -391,7 +392,7 @@ class Settler:
 
     def _load_payments(self, connection: Connection) -> None:
         """When members of gangs that wait for cards were paid, by the settlers before this one."""
-        waiting = filter(None, map(self.cluster.pods.get, self.cluster.unbound))
+        waiting = filter(None, map(self.cluster.pods.get, self.cluster.pods.unbound))
         paid = [pod for pod in waiting if pod.gang is not None and not pod.is_gated]
         found = decisions.released(connection, {(pod.namespace, pod.name): pod.uid for pod in paid})
         self.ledger.unbound_pods.paid_ms |= found
@@ -408,7 +409,7 @@ class Settler:
         more = {uid for each in first for uid in wanted[each]}
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
         ledger.claim_ends = reading.ends_of_claims(connection, again, look_ms)
-        uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
+        uids = {*cluster.pods.changed, *cluster.pods.deleted} & cluster.claims.pods.keys()
         pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
         names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
         ledger.claim_names = reading.names_of_claims(connection, names)
@@ -436,7 +437,7 @@ class Settler:
     def _unseen(self, found: Iterable[ReportedBinding]) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
         pods = (pod_of(each) for each in found if each.uid not in self.cluster.pods)
-        metered = self.cluster.metered
+        metered = self.cluster.pods.metered
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
         return tuple(each for each in views if each is not None)
 
@@ -454,8 +455,8 @@ class Settler:
     def _missing(self) -> Iterator[str]:
         """UIDs of pods whose removal the watch missed."""
         cluster = self.cluster
-        yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
-        if cluster.pods_relisted:
+        yield from (uid for uid, each in cluster.pods.deleted.items() if not each.seen)
+        if cluster.pods.is_relisted:
             for uid, session in self.ledger.sessions.items():
                 is_a_pods = session.charge not in ("claim", "host")
                 if is_a_pods and not session.is_over and uid not in cluster.pods:

@@ -112,7 +112,7 @@ def report(
     known = (each.driver for each in cluster.claims.rules.values() if each.has_gpus)
     for driver in {*known, *ledger.claimed_by_driver}:  # all, as an earlier settler may have set others
         metrics.CLAIMED_GPUS.labels(driver).set(ledger.claimed_by_driver.get(driver, 0) / WHOLE_MILLI)
-    metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
+    metrics.CLAIMING_PODS.set(cluster.pods.uncharged_claims().pods)
     _unclassified(cluster, settings)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
@@ -120,17 +120,17 @@ def report(
 
 def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
-    waiting = sorted(cluster.unjudged.changed & cluster.unjudged.pods.keys() - cluster.pods.keys())
+    waiting = sorted(cluster.pods.unjudged.changed & cluster.pods.unjudged.pods.keys() - cluster.pods.keys())
     for uid in waiting[:MAX_PODS]:
-        each = cluster.unjudged.pods[uid]
-        reasons = "; ".join(cluster.unjudged.reasons(each)[:MAX_REASONS])
+        each = cluster.pods.unjudged.pods[uid]
+        reasons = "; ".join(cluster.pods.unjudged.reasons(each)[:MAX_REASONS])
         notices.pod(unknown_notice(each.pod, reasons))
         notices.record(unknown_decision(each.pod, reasons, now_ms))
 
 
 def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """Of governed pods for whose claims kube-scheduler finds no devices."""
-    known = cluster.unjudged
+    known = cluster.pods.unjudged
     for uid in sorted(cluster.claims.short)[:MAX_PODS]:
         each = cluster.claims.pods.get(uid)
         if each is None or each.waits is None or not each.pod.can_be_bound or not each.pod.is_governed:
@@ -158,51 +158,51 @@ def _obstructed(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
 
 def _not_charged(cluster: ClusterState) -> None:
     """Pods that cannot be read, and ends of pods that were dropped."""
-    for pod in cluster.unreadable.values():
+    for pod in cluster.pods.unreadable.values():
         metrics.UNREADABLE_PODS.inc()
         log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
-    if cluster.unreadable_omitted:
-        metrics.UNREADABLE_PODS.inc(cluster.unreadable_omitted)
+    if cluster.pods.unreadable_omitted:
+        metrics.UNREADABLE_PODS.inc(cluster.pods.unreadable_omitted)
         log(
             "pods-not-charged",
             level="warning",
-            count=cluster.unreadable_omitted,
+            count=cluster.pods.unreadable_omitted,
             reason="too many unreadable pods to name each",
         )
-    if cluster.deletions_dropped:
-        metrics.LOST_ENDS.inc(cluster.deletions_dropped)
+    if cluster.pods.deletions_dropped:
+        metrics.LOST_ENDS.inc(cluster.pods.deletions_dropped)
         log(
             "pod-ends-lost",
             level="error",
-            count=cluster.deletions_dropped,
+            count=cluster.pods.deletions_dropped,
             reason="the database was unreachable for too long",
         )
-        cluster.deletions_dropped = 0
+        cluster.pods.deletions_dropped = 0
 
 
 def _unclassified(cluster: ClusterState, settings: BudgetSettings) -> None:
     """The resources of nodes that nothing classifies; 0 for one that is gone, or is classified by now."""
     named = dict(settings.devices)
-    there = {name: nodes for name, nodes in cluster.unclassified().items() if name not in named}
-    for resource in {*there, *cluster.counted_resources}:
+    there = {name: nodes for name, nodes in cluster.nodes.unclassified().items() if name not in named}
+    for resource in {*there, *cluster.nodes.counted_resources}:
         metrics.UNCLASSIFIED.labels(resource).set(there.get(resource, 0))
-    cluster.counted_resources = frozenset(there)
+    cluster.nodes.counted_resources = frozenset(there)
 
 
 def _clocks(cluster: ClusterState) -> None:
     """Wrong clocks of nodes, each logged once until it is right."""
-    wrong = cluster.wrong_clocks()
+    wrong = cluster.nodes.wrong_clocks()
     metrics.NODE_CLOCK_OFFSET.set(max(wrong.values(), key=abs, default=0) / 1000)
-    for node in wrong.keys() - cluster.logged_clocks:
+    for node in wrong.keys() - cluster.nodes.logged_clocks:
         log("node-clock-differs", level="warning", node=node, seconds=wrong[node] / 1000)
-    cluster.logged_clocks = frozenset(wrong)
+    cluster.nodes.logged_clocks = frozenset(wrong)
 
 
 def _demotions(
     cluster: ClusterState, notices: Notices, history: History, settings: BudgetSettings, now_ms: int
 ) -> None:
     """Once for each pod that was admitted over budget; the recorder drops repetitions."""
-    for uid in cluster.changed_pods:
+    for uid in cluster.pods.changed:
         pod = cluster.pods.get(uid)
         notice = None if pod is None else demotion_notice(pod, settings.over_budget_class, now_ms)
         if notice is None:
@@ -213,10 +213,10 @@ def _demotions(
 
 def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """Of pods without a node: what they wait for has no answer any more."""
-    for gone in cluster.deleted_waiting.values():
+    for gone in cluster.pods.deleted_waiting.values():
         if gone.pod.ended_ms is None:
             notices.record(unbound_deletion(gone.pod, gone.at_ms, "seen" if gone.seen else "unseen"))
-    for uid in cluster.changed_pods:
+    for uid in cluster.pods.changed:
         pod = cluster.pods.get(uid)
         if pod is not None and not pod.node and pod.ended_ms is None and pod.hold.deletion_ms is not None:
             notices.record(unbound_deletion(pod, now_ms, "requested"))
@@ -225,9 +225,9 @@ def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
 def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Changes, notices: Notices) -> None:
     """Of held pods of the ledger that were deleted while no timekeeper ran: the first list has them no more.
     The ledger has no rows of other pods without a node."""
-    if not cluster.pods_relisted:
+    if not cluster.pods.is_relisted:
         return
-    shown = cluster.listed_pods, cluster.deleted_waiting, cluster.deleted_pods, cluster.claims.pods
+    shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted, cluster.claims.pods
     for uid in changes.released:
         if not any(uid in each for each in shown):
             notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
@@ -242,7 +242,7 @@ def _held(
 ) -> Iterator[PodNotice]:
     """Once for each new pod that waits for its budget, with its place in the queue: the first of each
     namespace, if many are created together."""
-    pods = (cluster.pods[uid] for uid in cluster.changed_pods if uid in ledger.unbound_pods.held)
+    pods = (cluster.pods[uid] for uid in cluster.pods.changed if uid in ledger.unbound_pods.held)
     new = {pod.uid: pod for pod in pods if pod.held == "budget" and now_ms - pod.created_ms <= FRESH_MS}
     names = {pod.namespace for pod in new.values()}
     waiting: dict[str, list[HeldPod]] = {name: [] for name in names}

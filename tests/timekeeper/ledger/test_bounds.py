@@ -12,7 +12,8 @@ from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
-from timekeeper.settler.cluster.cluster_state import MAX_UNREADABLE, ClusterState, WatchUpdate
+from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
+from timekeeper.settler.cluster.watched_pods import MAX_UNREADABLE
 from timekeeper.settler.state.unbound_pods import MAX_ESTIMATES, MAX_PASSED, UnboundPods
 
 
@@ -98,7 +99,7 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
             "pods", T0, ObjectChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
         )
     )
-    assert (len(town.settler.cluster.unreadable), town.settler.cluster.unreadable_omitted) == (
+    assert (len(town.settler.cluster.pods.unreadable), town.settler.cluster.pods.unreadable_omitted) == (
         MAX_UNREADABLE,
         7,
     )
@@ -106,7 +107,7 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
     town.advance(SECOND, heard=False)
 
     assert metrics.UNREADABLE_PODS._value.get() - before == MAX_UNREADABLE + 7
-    assert (town.settler.cluster.unreadable, town.settler.cluster.unreadable_omitted) == ({}, 0)
+    assert (town.settler.cluster.pods.unreadable, town.settler.cluster.pods.unreadable_omitted) == ({}, 0)
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,13 @@ def test_a_pod_that_lived_and_went_while_the_database_was_away_is_charged(town: 
 
 
 def test_what_waits_in_memory_is_bounded(town: Town, disk: Disk, capfd: pytest.CaptureFixture[str]) -> None:
-    town.settler.cluster.most_deleted = 3
+    town.settler.cluster.pods.most_deleted = 3
     disk.full = True
     fill(town)
     for number in range(5):
         town.hear("pods", gpu_pod(f"gone-{number}", started_ms=T0, ended_ms=T0 + SECOND), deleted=True)
     town.tick()
-    assert len(town.settler.cluster.deleted_pods) == 3
+    assert len(town.settler.cluster.pods.deleted) == 3
 
     disk.full = False
     town.tick()

@@ -160,13 +160,13 @@ def test_a_source_that_was_never_listed_is_named_with_its_error(town: Town) -> N
 def test_a_watch_that_is_accepted_again_proves_nothing_before_its_events(town: Town) -> None:
     """A session on estimates is charged to where the watch of pods is known to be complete."""
     begun(town, "meter", whole("sure", "n1"))
-    before = town.settler.cluster.pods_current_ms
+    before = town.settler.cluster.pods.current_ms
     failing(town, "pods", WatchFailed("cut"))
     failing(town, "pods", WatchOpened())
-    assert town.settler.cluster.pods_current_ms == before
+    assert town.settler.cluster.pods.current_ms == before
 
     failing(town, "pods", WatchProgress())
-    assert town.settler.cluster.pods_current_ms == town.clock()
+    assert town.settler.cluster.pods.current_ms == town.clock()
 
 
 def test_pods_that_came_and_went_while_the_watch_was_refused_are_charged(town: Town) -> None:

@@ -682,10 +682,10 @@ def test_nothing_is_concluded_before_everything_arrived_once(running: Town) -> N
 def test_a_watch_that_is_only_quiet_moves_the_watermark_of_pods_alone(town: Town) -> None:
     cluster = town.settler.cluster
     cluster.apply(WatchUpdate("nodes", T0, WatchProgress()))
-    assert cluster.pods_current_ms == 0
+    assert cluster.pods.current_ms == 0
 
     cluster.apply(WatchUpdate("pods", T0, WatchProgress()))
-    assert cluster.pods_current_ms == T0
+    assert cluster.pods.current_ms == T0
 
 
 def test_heartbeats_of_a_pod_that_is_gone_change_nothing_and_say_so(running: Town) -> None:

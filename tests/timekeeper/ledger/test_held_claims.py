@@ -138,7 +138,7 @@ def test_devices_of_an_init_container_count_as_this_kube_scheduler_allocates_the
     raw["spec"]["initContainers"] = [worlds.of_resources(limits, "first")]
     raw["spec"]["containers"][0]["resources"]["limits"] = dict.fromkeys(limits, "1")
     town = begin(holding, raw, entry=HOLD.format(hours=1))
-    town.settler.cluster.unjudged.reuses = reuses
+    town.settler.cluster.pods.unjudged.reuses = reuses
 
     town.change("resourceclaimtemplates", template())
 
@@ -192,8 +192,9 @@ def test_what_was_judged_once_stays_so_when_the_template_is_gone_and_a_restart_f
     town.change("resourceclaimtemplates", template())
     town.change("resourceclaimtemplates", template(), deleted=True)
     town.change("pods", claiming(claims="unknown", priority=7))
-    held = town.settler.view.held.pods.values()
-    assert [(each.rate_milli, each.priority) for each in held] == [(2 * GPU, 7)]
+    assert [(each.rate_milli, each.priority) for each in town.settler.view.held.pods.values()] == [
+        (2 * GPU, 7)
+    ]
 
     holding.restart()
     assert dict(town.settler.view.held.pods) == {}, "nobody knows it any more"
@@ -210,7 +211,7 @@ def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> 
     town.change("resourceclaimtemplates", template(count=3))
     assert dict(town.settler.view.held.pods) == {}
     town.advance(SECOND)
-    assert town.settler.cluster.unjudged.pods == {}
+    assert town.settler.cluster.pods.unjudged.pods == {}
 
 
 def test_where_pods_are_metered_what_admission_recorded_counts_for_nothing(holding: Holding) -> None:

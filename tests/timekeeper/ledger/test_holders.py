@@ -168,10 +168,10 @@ def test_a_pod_with_an_object_is_charged_whatever_its_node_lists(town: Town) -> 
 
 def test_agents_that_write_make_no_work_for_what_rests_on_the_cards(town: Town) -> None:
     begun(town, THERE)
-    before = town.settler.cluster.inventory_version
+    before = town.settler.cluster.nodes.version
     town.hear("nodes", GONE)
 
-    assert town.settler.cluster.inventory_version == before
+    assert town.settler.cluster.nodes.version == before
 
 
 # one definition of the moment

@@ -105,10 +105,10 @@ def test_without_a_condition_ready_nothing_says_that_it_lives(town: Town) -> Non
 def test_such_nodes_are_named(town: Town) -> None:
     run(town, ready("True"))
     cluster = town.settler.cluster
-    assert [finding.code for finding in of_clocks({}, cluster.leaseless())] == ["no-lease"]
+    assert [finding.code for finding in of_clocks({}, cluster.nodes.leaseless())] == ["no-lease"]
 
     town.change("leases", lease(town.clock()))
-    assert list(of_clocks({}, cluster.leaseless())) == []
+    assert list(of_clocks({}, cluster.nodes.leaseless())) == []
 
 
 def test_while_nodes_cannot_be_watched_it_proves_nothing(town: Town) -> None:

@@ -55,7 +55,7 @@ class Judged:
         with writing(self.town.store, self.town.settler.epoch) as connection:
             since_ms = would.begin(connection, self.town.clock(), self.only_meter)
         settler = self.town.settler
-        self.pods = NewPods(since_ms, lambda name: settler.cluster.metered.meters(name), most_bytes)
+        self.pods = NewPods(since_ms, lambda name: settler.cluster.pods.metered.meters(name), most_bytes)
         self.judge = WouldJudge(self.pods, self.town.store, settler, self.town.clock, self.town.clock)
 
     def restart(self) -> None:

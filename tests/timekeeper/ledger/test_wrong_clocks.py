@@ -220,7 +220,7 @@ def test_another_writer_of_a_lease_does_not_make_its_node_s_clock_wrong(town: To
     raw["metadata"]["managedFields"] = [renewed, other]
     town.change("leases", raw)
 
-    assert town.settler.cluster.wrong_clocks() == {}
+    assert town.settler.cluster.nodes.wrong_clocks() == {}
 
 
 @pytest.mark.parametrize("ahead", [DAY + HOUR, 800 * DAY, YEAR_9999 - T0 - MINUTE])

@@ -1,7 +1,5 @@
 """What the settler says is wrong with nodes, pods and claims: one thing wrong at a time."""
 
-from typing import Any
-
 import pytest
 
 from tests.timekeeper.claims import device_slice
@@ -11,8 +9,8 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.object_names import timestamp
-from timekeeper.core.tables import Table
 from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.cluster.known_nodes import NodeLease
 from timekeeper.settler.cluster.watches import read_lease, read_node
 from timekeeper.settler.findings import findings, of_clocks
 from timekeeper.settler.state.tick_view import cluster_view
@@ -39,16 +37,25 @@ def node(
 
 
 def found(
-    *nodes: Json, settings: BudgetSettings = PLACED, slices: tuple[Json, ...] = (), **fields: Any
+    *nodes: Json,
+    settings: BudgetSettings = PLACED,
+    slices: tuple[Json, ...] = (),
+    pods: tuple[LedgerPod, ...] = (),
+    leases: tuple[NodeLease, ...] = (),
 ) -> list[tuple[str, str]]:
     """Level and sentence of each finding."""
-    cluster = ClusterState(nodes=Table({each.name: each for each in map(read_node, nodes)}), **fields)
+    cluster = ClusterState()
+    for each in map(read_node, nodes):
+        cluster.nodes.see(each, False, T0)
+    for pod in pods:
+        cluster.pods.put(pod.uid, pod)
+    for of_node in leases:
+        cluster.nodes.see_lease(of_node, False)
     for raw in slices:
         cluster.claims.pools.put(read_slice(raw))
-    clocks = of_clocks(cluster.wrong_clocks(), cluster.leaseless())
-    return [
-        (each.kind.level, each.sentence) for each in (*findings(cluster_view(cluster), settings, T0), *clocks)
-    ]
+    clocks = of_clocks(cluster.nodes.wrong_clocks(), cluster.nodes.leaseless())
+    every = (*findings(cluster_view(cluster), settings, T0), *clocks)
+    return [(each.kind.level, each.sentence) for each in every]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +168,7 @@ def test_a_failed_pod_that_runs_by_its_status_is_named_once_its_grace_is_over() 
         assert isinstance(read, LedgerPod)
         return read
 
-    pods = {pod.uid: pod for pod in (lost(T0 - 2 * MINUTE), lost(T0 + MINUTE))}
-    ((level, sentence),) = found(pods=Table(pods))
+    ((level, sentence),) = found(pods=(lost(T0 - 2 * MINUTE), lost(T0 + MINUTE)))
 
     assert level == "warning"
     assert sentence.startswith(
@@ -183,8 +189,8 @@ def test_resources_that_nothing_classifies_are_named_until_the_settings_do() -> 
 
 
 def test_the_worst_of_the_wrong_clocks_of_gpu_nodes_is_named() -> None:
-    def leases(**ahead_ms: int) -> Json:
-        return {name: read_lease(lease(T0 + ms, name, T0)) for name, ms in ahead_ms.items()}
+    def leases(**ahead_ms: int) -> tuple[NodeLease, ...]:
+        return tuple(read_lease(lease(T0 + ms, name, T0)) for name, ms in ahead_ms.items())
 
     raw = node(PERCENT, written=inventory(card(0)))
     nodes = raw, raw | {"metadata": {**raw["metadata"], "name": "m"}}

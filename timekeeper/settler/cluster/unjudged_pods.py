@@ -76,7 +76,7 @@ class UnjudgedPods:
     changed: set[str] = field(default_factory=set)  # UIDs of pods that are to be told why they wait
     classes: Table[str, DeviceClass] = field(default_factory=Table)
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
-    templates: dict[NamespacedName, Requests] = field(default_factory=dict)
+    templates: Table[NamespacedName, Requests] = field(default_factory=Table)
     # of classes and drivers, as `KnownClasses` has it
     said: tuple[tuple[int, ClassSettings], ...] = ()
     drivers: Mapping[str, bool] = field(default_factory=dict)

@@ -17,6 +17,7 @@ class VanishedPods:
     holds: dict[str, Vanished] = field(default_factory=dict)  # by UID
     is_complete: bool = False  # the sessions that an earlier settler left are among them
     sights: dict[str, NodeSight] = field(default_factory=dict)  # by node
+    changed: set[str] = field(default_factory=set)  # nodes of which something else is known since a tick
     most_nodes: int = MAX_NODES
     _by_node: dict[str, set[str]] = field(default_factory=dict)  # node -> UIDs
     _nodes: dict[str, str] = field(default_factory=dict)  # UID -> node

@@ -55,7 +55,7 @@ def unallocated(
     changed = [session for session in changes.sessions.values() if session.is_claim]
     now = {session.owner_uid: session for session in changed if not session.is_over}
     for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
-        cluster.unbound_changes |= cluster.claims.waiting[name] & cluster.unbound
+        cluster.pods.unbound_changes |= cluster.claims.waiting[name] & cluster.pods.unbound
 
     def held(namespace: str, name: str) -> int:
         """GPUs that the claim counts for, while a session holds them."""
@@ -67,7 +67,7 @@ def unallocated(
         if session is None or not held_by_claim(session):
             return 0
         devices = sum(not each.is_admin for each in decode_devices(session.devices))
-        return max(devices, cluster.unjudged.known.devices_of(claim.requests))
+        return max(devices, cluster.pods.unjudged.known.devices_of(claim.requests))
 
     def rest(pod: LedgerPod) -> GPURequest:
         using = cluster.claims.pods.get(pod.uid)
@@ -75,7 +75,7 @@ def unallocated(
         if pod.request.dialect != of_claims.NAME:
             if using is None or not using.served_by or not held(pod.namespace, using.served_by):
                 return pod.request
-            left = cluster.without_served(pod.uid)
+            left = cluster.pods.without_served(pod.uid)
             return replace(pod.request, asks=()) if left is None else left.request
         taken = sum(held(pod.namespace, name) for name in names)
         return of_claims.request_of(max(0, pod.request.asks[0].ask.devices - taken)) if taken else pod.request
@@ -123,7 +123,7 @@ class _ClaimTick(TickFacts):
 
     def reserve(self, session: Session | None) -> None:
         """The session reserves what the pods that use the claim declare, as that of a pod does."""
-        if session is None or session.is_over or self.cluster.metered.meters(session.namespace):
+        if session is None or session.is_over or self.cluster.pods.metered.meters(session.namespace):
             return
         users = (self.claims.pods.get(each) for each in session.consumers.split())
         after = reserving(session, (each.pod for each in users if each is not None))

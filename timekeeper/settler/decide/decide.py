@@ -93,7 +93,7 @@ def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerSta
     if the default has a limit, those with pods."""
     named = history.namespaces() | ledger.namespaces
     if history.text(DEFAULTS) is not None:
-        named |= cluster.namespaces.keys()
+        named |= cluster.pods.namespaces.keys()
     return tuple(sorted(named))
 
 
@@ -116,7 +116,8 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
 
     facts = TickFacts(cluster, ledger, settings, now_ms)
-    cluster.claims.judge_again(rules_of(settings.drivers, cluster.unjudged.known_classes.settings), now_ms)
+    of_classes = cluster.pods.unjudged.known_classes.settings
+    cluster.claims.judge_again(rules_of(settings.drivers, of_classes), now_ms)
     payers = payers_of(facts)
     pods = changed_sessions(facts, payers, tick.unseen, tick.ends, tick.since_ms, only_metered_since)
     derived = [changes_of(facts, pods) for changes_of in DERIVED]
@@ -195,8 +196,8 @@ def _changed_accounts(
 
 def _leases(cluster: ClusterState, ledger: LedgerState, new_nodes: frozenset[str]) -> dict[str, bool]:
     """Of the nodes that ran pods: those that never had a Lease, and those that have their first one."""
-    never = dict.fromkeys(new_nodes - cluster.had_lease - {CLAIMS, CLAIMS_SEEN}, False)
-    return never | dict.fromkeys(ledger.leaseless & cluster.leases.keys(), True)
+    never = dict.fromkeys(new_nodes - cluster.nodes.had_lease - {CLAIMS, CLAIMS_SEEN}, False)
+    return never | dict.fromkeys(ledger.leaseless & cluster.nodes.leases.keys(), True)
 
 
 def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, int | None]:
@@ -211,7 +212,7 @@ def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, 
 def _pulse(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> Pulse:
     claims, orphans = cluster.claims, cluster.orphans(ledger.running_claims, now_ms)
     found = claims.findings(orphans).text() if claims.is_followed else ""
-    uncharged = cluster.uncharged_claims().text
+    uncharged = cluster.pods.uncharged_claims().text
     return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
 
@@ -257,7 +258,7 @@ def _published(
         and queued == ledger.queued
         and protected is ledger.protected
         and tick.history is ledger.history
-        and cluster.classes_version == ledger.classes_version
+        and cluster.classes.version == ledger.classes_version
     )
     if is_same and ledger.published and abs(now_ms - ledger.pulse.decided_ms) < PULSE_MS:
         return ledger.published
@@ -272,7 +273,7 @@ def _published(
         ledger.published,
         ledger.entry_cache,
         queued,
-        cluster.card_host(),
+        cluster.nodes.card_host(),
         protected,
         claims,
         stale,

@@ -15,7 +15,7 @@ def payers_of(tick: TickFacts) -> Payers:
         return {}
     seen = [sight.claim for sights in claims.sights.values() for sight in sights if not sight.is_gone]
     held = {(claim.namespace, claim.name) for claim in seen if claim.allocation is not None}
-    since = {uid: gone.at_ms for uid, gone in cluster.deleted_pods.items()} | cluster.changed_pods
+    since = {uid: gone.at_ms for uid, gone in cluster.pods.deleted.items()} | cluster.pods.changed
     known_ms = min(tick.now_ms, claims.current_ms)
     found: dict[str, Payer] = {}
     for uid in {*since, *(consumer for claim in seen for consumer in claim.consumers)} & claims.pods.keys():

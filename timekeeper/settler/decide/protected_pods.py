@@ -71,7 +71,7 @@ class _Choice:
 
     def _candidates(self, namespace: str) -> list[Selected]:
         protection, pods = self.history.protections[namespace], self.cluster.pods
-        uids = self.cluster.namespaces.get(namespace, set())
+        uids = self.cluster.pods.namespaces.get(namespace, set())
         using = (
             self.cluster.claims.pods.get(uid) for uid in self.claims.get(namespace, {}) if uid not in uids
         )
@@ -115,7 +115,7 @@ class _Choice:
             claims = {each.uid: each for each in self.claims.get(namespace, {}).get(uid, ())}
             new = [claims[each] for each in claims.keys() - counted]
             counted.update(claims)
-            is_own = not claims or self._session(uid) is not None or uid in self.cluster.unbound
+            is_own = not claims or self._session(uid) is not None or uid in self.cluster.pods.unbound
             if is_hours:
                 rate = sum(each.rate_milli for each in new)
                 return (rate + (self._rate_milli(uid) if is_own else 0)) * max(0, ahead_ms)

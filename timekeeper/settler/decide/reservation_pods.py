@@ -75,7 +75,7 @@ def _whole_rate(facts: TickFacts, session: Session) -> int:
     pod = facts.cluster.pods.get(session.uid)
     if pod is None:
         return weight_of(session.models, facts.settings.weights)
-    node = facts.cluster.rated_node(session.node)
+    node = facts.cluster.nodes.rated(session.node)
     return open_session(pod, node, facts.settings, facts.now_ms).rate_milli
 
 

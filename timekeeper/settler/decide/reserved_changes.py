@@ -22,11 +22,11 @@ def reserved_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
     """The sessions for reserved cards that open or end. The pods' own sessions say when they were bound."""
     cluster, now_ms, changes = facts.cluster, facts.now_ms, SessionChanges()
     tick = _ReservedTick(cluster, facts.ledger, facts.settings, now_ms, pods=pods, changes=changes)
-    for uid, since_ms in cluster.changed_pods.items():
+    for uid, since_ms in cluster.pods.changed.items():
         tick.follow(cluster.pods[uid], min(since_ms, now_ms), since_ms)
-    for gone in (*cluster.deleted_pods.values(), *cluster.deleted_waiting.values()):
+    for gone in (*cluster.pods.deleted.values(), *cluster.pods.deleted_waiting.values()):
         tick.follow(gone.pod, gone.at_ms, gone.at_ms, is_gone=True)
-    if cluster.pods_relisted:
+    if cluster.pods.is_relisted:
         tick.end_without_pod()
     return changes
 
@@ -57,19 +57,19 @@ class _ReservedTick(TickFacts):
             yield session
             return
         node = pod.reserved.node if pod.reserved else ""
-        opened = open_reserved(pod, self.cluster.cards(node), self.settings, self.now_ms)
+        opened = open_reserved(pod, self.cluster.nodes.cards(node), self.settings, self.now_ms)
         if opened is None:
             return
         if not opened.doubt:
             yield self.changes.open(opened)
-        elif self.now_ms - since_ms < PATIENCE_MS and pod.uid in self.cluster.changed_pods:
+        elif self.now_ms - since_ms < PATIENCE_MS and pod.uid in self.cluster.pods.changed:
             self.changes.deferred[pod.uid] = since_ms
 
     def end_without_pod(self) -> None:
         """A complete list does not contain the pod: the earlier settler saw it last."""
         for uid in [each for uids in self.ledger.reserved.values() for each in uids]:
             session = self.ledger.sessions[uid]
-            known = (self.cluster.pods, self.cluster.deleted_pods, self.cluster.deleted_waiting)
+            known = (self.cluster.pods, self.cluster.pods.deleted, self.cluster.pods.deleted_waiting)
             if not any(session.owner_uid in each for each in known):
                 self._end(session, self.ledger.pulse.decided_ms)
 

@@ -22,8 +22,9 @@ from timekeeper.accounts.session import (
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence, witnessed
-from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
+from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.vanished_pods import NOTHING_SEEN
+from timekeeper.settler.cluster.watched_pods import DeletedPod
 from timekeeper.settler.decide.payers import Payers
 from timekeeper.settler.decide.stages import PATIENCE_MS, PodChanges, TickFacts
 from timekeeper.settler.state.ledger_state import LedgerState
@@ -55,17 +56,17 @@ def changed_sessions(
         since_ms=since_ms,
         only_metered_since=only_metered_since,
     )
-    for uid in sorted(cluster.deleted_pods.keys() & cluster.pods.keys()):  # removed, and there again
-        tick.apply_deletion(cluster.deleted_pods[uid])
-    for uid in sorted(cluster.changed_pods, key=lambda uid: (cluster.pods[uid].created_ms, uid)):
-        tick.apply_pod(cluster.pods[uid], cluster.changed_pods[uid])
+    for uid in sorted(cluster.pods.deleted.keys() & cluster.pods.keys()):  # removed, and there again
+        tick.apply_deletion(cluster.pods.deleted[uid])
+    for uid in sorted(cluster.pods.changed, key=lambda uid: (cluster.pods[uid].created_ms, uid)):
+        tick.apply_pod(cluster.pods[uid], cluster.pods.changed[uid])
     tick.apply_sights()
-    for uid, deleted in cluster.deleted_pods.items():
+    for uid, deleted in cluster.pods.deleted.items():
         if uid not in cluster.pods:
             tick.apply_deletion(deleted)
-    for pod in cluster.dated_again.values():
+    for pod in cluster.pods.dated_again.values():
         tick.date_again(pod)
-    if cluster.pods_relisted:
+    if cluster.pods.is_relisted:
         tick.end_sessions_without_pod()
     reported = {each.uid: each for each in ends}
     for pod in unseen:
@@ -177,7 +178,7 @@ class _PodTick(TickFacts):
         given = () if session.is_over else self.cluster.given(pod.node).get(pod.uid, ())
         if not given:
             return session
-        cards = self.cluster.cards(pod.node)
+        cards = self.cluster.nodes.cards(pod.node)
         devices = moved_placement(session, given, cards)
         moved = self._opened(replace(pod, devices=devices)) if devices else None
         if moved is not None and moved.devices:
@@ -189,11 +190,11 @@ class _PodTick(TickFacts):
         if self.payers.get(pod.uid) != "claim":
             return pod
         self.changes.served.add(pod.uid)
-        return self.cluster.without_served(pod.uid)
+        return self.cluster.pods.without_served(pod.uid)
 
     def _opened(self, pod: LedgerPod) -> Session:
         since_ms = self.only_metered_since(pod.namespace) if pod.is_only_metered else self.since_ms
-        session = open_session(pod, self.cluster.rated_node(pod.node), self.settings, self.now_ms, since_ms)
+        session = open_session(pod, self.cluster.nodes.rated(pod.node), self.settings, self.now_ms, since_ms)
         return within(session, self._left_milli(pod)) if pod.is_static else session
 
     def _lost_its_cards(self, session: Session, pod: LedgerPod) -> bool:
@@ -211,7 +212,7 @@ class _PodTick(TickFacts):
             for session in sessions
             if session and session.is_static and session.node == pod.node and not session.is_over
         )
-        return max(0, self.cluster.most_milli(pod.node) - held)
+        return max(0, self.cluster.nodes.most_milli(pod.node) - held)
 
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
@@ -220,10 +221,10 @@ class _PodTick(TickFacts):
 
     def apply_sights(self) -> None:
         """Pods on nodes of which something else is known now, such as another boot."""
-        for node in self.cluster.changed_sights:
+        for node in self.cluster.pods.vanished.changed:
             for uid in sorted(self.ledger.table.by_witness.get(node, ())):
                 pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
-                if pod is not None and session is not None and uid not in self.cluster.changed_pods:
+                if pod is not None and session is not None and uid not in self.cluster.pods.changed:
                     self._apply_status(session, pod)
 
     def apply_deletion(self, deleted: DeletedPod) -> None:
@@ -258,7 +259,7 @@ class _PodTick(TickFacts):
     ) -> None:
         # a kubelet ends a static pod before it removes the mirror for good
         most_ms = 0 if session.is_static else self.settings.max_grace_period_ms
-        pods = self.cluster.vanished
+        pods = self.cluster.pods.vanished
         gone = hold.vanished(last, at_ms, last_evidence_ms(known), most_ms, was_watched)
         if session.uid not in pods.holds:
             pods.add(session.uid, session.node, gone, at_ms)
@@ -269,7 +270,7 @@ class _PodTick(TickFacts):
 
     def adopt_vanished(self) -> None:
         """Follow the vanished pods that an earlier settler left."""
-        pods, changed = self.cluster.vanished, self.changes.sessions
+        pods, changed = self.cluster.pods.vanished, self.changes.sessions
         if pods.is_complete:
             return
         for uid, each in self.ledger.sessions.items():
@@ -284,7 +285,7 @@ class _PodTick(TickFacts):
 
     def follow_vanished(self) -> None:
         """Vanished pods hold their cards while their node lists them, and until it reports them gone."""
-        pods, changed = self.cluster.vanished, self.changes.sessions
+        pods, changed = self.cluster.pods.vanished, self.changes.sessions
         for uid in list(pods.holds):
             session = changed.get(uid) or self.ledger.session(uid)
             if session is None or session.vanished_ms is None or session.settled_ms is not None:
@@ -300,7 +301,7 @@ class _PodTick(TickFacts):
         for uid, session in self.ledger.sessions.items():
             if session.charge in ("claim", "host") or session.is_over:
                 continue
-            if uid in self.cluster.pods or uid in self.cluster.deleted_pods or uid in self.changes.sessions:
+            if uid in self.cluster.pods or uid in self.cluster.pods.deleted or uid in self.changes.sessions:
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
@@ -309,7 +310,7 @@ class _PodTick(TickFacts):
         """A pod that was bound and vanished while no watch ran: it holds its cards from its binding, through
         the longest grace period after the last witness; or as an extender saw it."""
         uid = pod.uid
-        if uid in self.cluster.deleted_pods or self.ledger.session(uid) or uid in self.ledger.folded:
+        if uid in self.cluster.pods.deleted or self.ledger.session(uid) or uid in self.ledger.folded:
             return
         if end is not None and end.hold.bound_ms is not None:
             pod = replace(pod, hold=end.hold)
@@ -340,7 +341,7 @@ class _PodTick(TickFacts):
     def _apply_reported_end(self, session: Session, end: ReportedEnd) -> None:
         if session.ended_ms is not None and end.hold.ended_ms is None:
             return
-        ahead_ms = self.cluster.clock_ahead_ms(end.node)
+        ahead_ms = self.cluster.nodes.clock_ahead_ms(end.node)
         received = replace(end.hold, received_ms=end.removed_ms + MAX_REPORT_ERROR_MS)
         end = replace(end, hold=hold.dated(received, () if ahead_ms is None else (ahead_ms,)))
         mark_ms = self._known(session).watermark_ms
@@ -352,7 +353,7 @@ class _PodTick(TickFacts):
     def _complete(self, session: Session, end: ReportedEnd) -> None:
         """A vanished pod's hold with what another replica knew: a longer grace period, or that the node's
         agent ceased to list the pod, which ends the hold."""
-        holds, most_ms = self.cluster.vanished.holds, self.settings.max_grace_period_ms
+        holds, most_ms = self.cluster.pods.vanished.holds, self.settings.max_grace_period_ms
         gone = holds.get(session.uid)
         if gone is None or gone.left_ms is not None:
             return
@@ -374,7 +375,7 @@ class _PodTick(TickFacts):
         updated = witness(session, pod, self.now_ms)
         if updated.is_over and not session.is_over:
             watermark_ms = self.ledger.watermarks.get(session.node)
-            mark_ms = _latest(watermark_ms, self.cluster.end_watermarks.get(pod.uid))
+            mark_ms = _latest(watermark_ms, self.cluster.pods.end_watermarks.get(pod.uid))
             if not updated.ended_ms:
                 mark_ms = min(hold.ends_ms(pod.hold, mark_ms or 0), max(self.now_ms, mark_ms or 0))
             updated = replace(updated, watermark_ms=mark_ms)
@@ -389,7 +390,7 @@ class _PodTick(TickFacts):
         """The open session with the boot of its node. While its pod's end is unconfirmed that stays, and what
         was known until then. Once the node has another boot the hold is over: it ended with that evidence and
         the pod's grace."""
-        sight = self.cluster.vanished.sights.get(pod.node, NOTHING_SEEN)
+        sight = self.cluster.pods.vanished.sights.get(pod.node, NOTHING_SEEN)
         if not pod.hold.unconfirmed:
             return replace(session, boot=sight.boot or session.boot, watermark_ms=None)
         known = self._known(session)

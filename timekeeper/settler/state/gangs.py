@@ -22,8 +22,8 @@ class GangTable:
         """Follow the pods that have changed. ``held``: all pods behind the budget's gate, by UID;
         ``scheduler``: Bursar's, whose pods alone start together here."""
         self._follow_preempted(cluster)
-        changed = set(cluster.gang_changes)
-        cluster.gang_changes.clear()
+        changed = set(cluster.pods.gang_changes)
+        cluster.pods.gang_changes.clear()
         if held is not self._held:  # rates may have changed
             changed.update((each.namespace, each.gang.key) for each in self.waiting.values())
             self._held = held
@@ -41,18 +41,18 @@ class GangTable:
     def _follow_preempted(self, cluster: ClusterState) -> None:
         """What goes on, or has ended, is no longer followed."""
         found: list[BrokenGang] = []
-        for key in sorted(cluster.preempted_gangs):
+        for key in sorted(cluster.pods.preempted_gangs):
             pods = [*_pods_of(key, cluster), *_users_of(key, cluster)]
             it = broken(key[0], pods)
             if it is not None:
                 found.append(it)
             elif not is_unmarked(pods):  # the mark of a start may come after the preemption
-                cluster.preempted_gangs.discard(key)
+                cluster.pods.preempted_gangs.discard(key)
         self.broken = tuple(found)
 
 
 def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
-    there = (cluster.pods[uid] for uid in sorted(cluster.gangs.get(key, ())) if uid in cluster.pods)
+    there = (cluster.pods[uid] for uid in sorted(cluster.pods.gangs.get(key, ())) if uid in cluster.pods)
     return [pod for pod in there if pod.gang_key == key]
 
 

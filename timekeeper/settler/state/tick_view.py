@@ -23,7 +23,8 @@ from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.values import Card, GPURequest
-from timekeeper.settler.cluster.cluster_state import ClusterState, KnownNode
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.cluster.known_nodes import KnownNode
 from timekeeper.settler.cluster.metered_namespaces import MeteredNamespaces
 from timekeeper.settler.cluster.unjudged_pods import KnownClasses
 from timekeeper.settler.state.ledger_state import LedgerState
@@ -180,23 +181,23 @@ class TickView:
 
 def cluster_view(cluster: ClusterState) -> ClusterView:
     """As it is now. It costs what has changed since the last view."""
-    claims, known = cluster.claims, cluster.unjudged.known_classes
+    claims, known = cluster.claims, cluster.pods.unjudged.known_classes
     return ClusterView(
         pods=cluster.pods.frozen(),
-        gangs=cluster.gangs.frozen(),
-        namespaces=cluster.namespaces.frozen(),
-        pods_current_ms=cluster.pods_current_ms,
+        gangs=cluster.pods.gangs.frozen(),
+        namespaces=cluster.pods.namespaces.frozen(),
+        pods_current_ms=cluster.pods.current_ms,
         nodes=cluster.nodes.frozen(),
-        card_host=cluster.card_host(),
+        card_host=cluster.nodes.card_host(),
         existing_namespaces=cluster.existing_namespaces.frozen(),
-        metered=cluster.metered,
+        metered=cluster.pods.metered,
         claim_pods=claims.pods.frozen(),
         claim_gangs=claims.gangs.frozen(),
         allocated=claims.allocated.frozen(),
         claim_names=claims.names.frozen(),
         devices=claims.pools.frozen(),
         rules=claims.rules,
-        classes=replace(known, classes=cluster.unjudged.classes.frozen()),
+        classes=replace(known, classes=cluster.pods.unjudged.classes.frozen()),
     )
 
 

@@ -76,18 +76,18 @@ class UnboundPods:
         """Bring ``rates`` up to date; returns the namespaces whose rate changed. ``unallocated``: what of a
         pod's request no session of a claim holds."""
         before = self.rates
-        if (self._settings, self._inventory) != (settings, cluster.inventory_version) or now_ms < self._at_ms:
+        if (self._settings, self._inventory) != (settings, cluster.nodes.version) or now_ms < self._at_ms:
             self._restart(cluster, settings)
         self._at_ms = now_ms
-        uids = set(cluster.unbound_changes)
+        uids = set(cluster.pods.unbound_changes)
         while self._expiries and self._expiries[0][0] <= now_ms:
             uids.add(heapq.heappop(self._expiries)[1])
-        cluster.unbound_changes.clear()
+        cluster.pods.unbound_changes.clear()
         if not uids and before is self.rates:
             return set()
         held = dict(self.held)
         for uid in uids:
-            pod = cluster.pods.get(uid) if uid in cluster.unbound else None
+            pod = cluster.pods.get(uid) if uid in cluster.pods.unbound else None
             self.rest.pop(uid, None)
             if pod is not None and (rest := unallocated(pod)) != pod.request:
                 self.rest[uid] = rest
@@ -108,7 +108,7 @@ class UnboundPods:
 
     def _restart(self, cluster: ClusterState, settings: BudgetSettings) -> None:
         """The inputs of every estimate changed: recompute all."""
-        self._settings, self._inventory = settings, cluster.inventory_version
+        self._settings, self._inventory = settings, cluster.nodes.version
         self._cards = tuple(card for node in cluster.nodes.values() for card in node.cards)
         self._kinds = tuple(
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
@@ -116,7 +116,7 @@ class UnboundPods:
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
-        cluster.unbound_changes.update(cluster.unbound)
+        cluster.pods.unbound_changes.update(cluster.pods.unbound)
 
     def _recount(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
         """Remove the pod from the sums; add it again if it still waits."""
