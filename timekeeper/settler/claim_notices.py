@@ -1,24 +1,33 @@
-"""Messages on device claims, and on bound pods that use them: `kubectl describe` shows them as Events.
+"""Messages on device claims, and on bound pods that use them: `kubectl describe` shows them as Events. And
+why a claim is not made from its template, as Kubernetes' claim controller says it in the pod's Events.
 
 What claims hold is charged by their sessions, so such pods are none of the ledger's pods.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from threading import Event
 from typing import Literal
+from urllib.parse import urlencode
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.claims.consumers import UNMADE
 from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.decisions import Decision, Record
+from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.violation import first_of
+from timekeeper.runtime.api_server import ANSWER_S, Answered, Reply
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.pod_notices import MAX_PODS, BudgetReason, BudgetState, texts_on_pods
 
 ClaimReason = BudgetReason | Literal["ClaimRateAssumed", "ClaimUnused"]
 _Named = tuple[str, str]  # name and UID
 _MOST_NAMED = 3  # missing pods in a message
+_UNMADE = "FailedResourceClaimCreation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +121,28 @@ def _no_pod(claim: DeviceClaim) -> str:
         return "no pod"
     each = [f"{name} (UID {uid})" for uid, _, name in (user.partition("/") for user in claim.users)]
     return f"pods that do not exist or have ended: {first_of(each, _MOST_NAMED)}"
+
+
+def keep_recording(
+    waits: "SimpleQueue[Decision]", call: Callable[..., Reply], record: Record, stop: Event
+) -> None:
+    """Record each of these decisions, with the controller's reason, until ``stop``. ``call``: the API
+    server's. Without an answer the decision stays as it is, and names the Event."""
+    while not stop.is_set():
+        try:
+            record(with_reason(waits.get(timeout=1), call))
+        except Empty:
+            continue
+
+
+def with_reason(decision: Decision, call: Callable[..., Reply]) -> Decision:
+    """The decision with what the last of these Events on the pod says, such as a quota that is exceeded."""
+    which = f"involvedObject.uid={decision.uid},reason={_UNMADE}"
+    path = f"/api/v1/namespaces/{decision.namespace}/events?{urlencode({'fieldSelector': which})}"
+    reply = call("GET", path, timeout_s=ANSWER_S)
+    items = sequence(reply.body.get("items")) if isinstance(reply, Answered) else []
+    said = [str(mapping(each).get("message") or "").rstrip(".") for each in items]
+    if not said or not said[-1]:
+        return decision
+    texts = {name: str(text).replace(UNMADE, f": {said[-1]}") for name, text in decision.figures.items()}
+    return replace(decision, figures=texts)

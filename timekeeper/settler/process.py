@@ -27,9 +27,8 @@ from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.recording.decision_posts import DecisionOutbox
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
-from timekeeper.settler.claim_notices import ClaimNotice
+from timekeeper.settler.claim_notices import ClaimNotice, keep_recording
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.cluster.unmade_claims import keep_recording
 from timekeeper.settler.cluster.watches import ALL_CLAIMS, sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.new_pods import NewPods

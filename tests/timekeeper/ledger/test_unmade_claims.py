@@ -14,7 +14,7 @@ from timekeeper.accounts.claims.consumers import read_claim_pod
 from timekeeper.accounts.decisions.sentences import sentence, waits_for
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.api_server import Answered, Lost, Reply
-from timekeeper.settler.cluster.unmade_claims import keep_recording, with_reason
+from timekeeper.settler.claim_notices import keep_recording, with_reason
 from timekeeper.settler.pod_notices import obstacle_decision
 
 QUOTA = 'PodResourceClaim c: resourceclaims.resource.k8s.io "p-c-x" is forbidden: exceeded quota: none'
