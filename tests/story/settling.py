@@ -275,7 +275,7 @@ class Timekeeper:
         ledger.classes_version = self.cluster.classes.version
         ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.sessions.all.deferred)
-        waits, made = ledger.unbound_pods, decision.statement_cache.statements
+        waits, made = ledger.without_node, decision.statement_cache.statements
         reserved = frozenset(ledger.declared.rows.keys() & waits.held.keys())
         later = self._later.of(ledger, made, self._lists, now_ms)
         view = waits.held, waits.rates, dict(waits.seen), made, history, now_ms

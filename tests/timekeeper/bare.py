@@ -23,7 +23,7 @@ from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgres
 from timekeeper.settler.budget_entries import EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.decide.decide import TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.decide.withheld import NOTHING
+from timekeeper.settler.decide.withheld_accounts import NOTHING
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.totals import GrantCache
 
@@ -179,7 +179,7 @@ class Life:
         assert len(ledger.table) == len(held)
         assert list(breaches(self.facts())) == []
         waiting = self.waiting(now)
-        assert ledger.unbound_pods.rates == waiting
+        assert ledger.without_node.rates == waiting
         listed = Listed(self.shelf.all(), self.shelf.posted(ledger.totals), by_namespace, waiting, (), now)
         assert ledger.statement_cache is not None
         made = statements(ledger.history, names, ledger.namespaces, listed, now)

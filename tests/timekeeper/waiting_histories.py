@@ -134,7 +134,7 @@ class WaitingBatch(Batch):
     def compare(self) -> None:
         super().compare()
         if not self.are_pods_cut:
-            assert self.town.settler.ledger.unbound_pods.rates == self._reserved()
+            assert self.town.settler.ledger.without_node.rates == self._reserved()
 
     def _reserved(self) -> dict[str, int]:
         """What the pods without gate and node reserve by namespace, beside what their claims hold."""

@@ -89,6 +89,13 @@ class Table(dict[Key, Value]):
         gone: Value | None = self.pop(key, None)
         return gone
 
+    def keep(self, key: Key, value: Value, is_gone: bool) -> None:
+        """Put it, or remove it if it is gone."""
+        if is_gone:
+            self.remove(key)
+        else:
+            self.put(key, value)
+
     def frozen(self) -> Frozen[Key, Any]:
         """What is in it now. It costs what has changed since the last call; without a change it is the same
         object."""

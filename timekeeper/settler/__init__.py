@@ -4,6 +4,11 @@ grants and standings come out.
 `cluster` holds the observed state of the cluster, `state` what the ledger contains, `decide` compares the two
 as functions of values, and `settler` runs the ticks: one read, one decision, one transaction. `process`
 elects; the threads of `epoch_threads` evict, release, notify and close months while this settler leads.
+They read the last tick's `state.tick_view` alone.
+
+Why a pod is not charged yet, or its end not settled, its table says: `cluster.pods_without_request` (what
+its claims ask for is not known), `state.pods_without_node`, `cluster.pods_without_object` (its end is not
+proved); or nothing of its account is written (`decide.withheld_accounts`).
 
 Imports accounts, store, metrics, runtime and core. Never here: HTTP routes, SQL, or arithmetic that the API
 needs too (that belongs to `accounts`).

@@ -83,7 +83,7 @@ def budget_notices(
     for session in sessions:
         if session.is_claim and not session.is_over and session.namespace in texts:
             claims[session.namespace].append((session.name, session.owner_uid))
-    for uid, using in cluster.claims.pods.items():
+    for uid, using in cluster.claims.users.items():
         pod = using.pod
         is_running = pod.node and using.gone_ms is None and not pod.hold.over and uid not in cluster.pods
         if is_running and pod.namespace in texts:

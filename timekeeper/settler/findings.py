@@ -9,7 +9,7 @@ from timekeeper.core.claims.drivers import VENDORS, DriverRule
 from timekeeper.core.findings import MAX_FIGURE, RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.known_nodes import KnownNode
-from timekeeper.settler.decide.withheld import Withheld
+from timekeeper.settler.decide.withheld_accounts import Withheld
 from timekeeper.settler.state.tick_view import ClusterView
 
 EVERY_MS = 30_000

@@ -193,7 +193,7 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
-        self.cluster.pods.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
+        self.cluster.pods.without_request.follow(self.ledger.history.settings(now_ms).drivers)
         self.cluster.pods.judge_again(now_ms)
         read = self._entries(now_ms)
         history = self.ledger.history.followed_by(read.entries) if read.entries else self.ledger.history
@@ -285,7 +285,7 @@ class Settler:
             sessions.all.deferred, sessions.claims.sights, sessions.pods.served, withheld
         )
         self.has_decided = True
-        waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
+        waits, statements = self.ledger.without_node, decision.statement_cache.statements
         self._gangs.update(self.cluster, waits.held, history.settings(now_ms).scheduler_name)
         cards = self._cards_held(history, now_ms)
         later = self._later.of(self.ledger, statements, self.cluster.pods.namespaces, now_ms)
@@ -309,7 +309,7 @@ class Settler:
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
         """See `HeldView.cards_milli`. Computed only while such a pod is held."""
-        waits, cluster = self.ledger.unbound_pods, self.cluster
+        waits, cluster = self.ledger.without_node, self.cluster
         if not any(each.by_other for each in waits.held.values()):
             return {}
         names = capped_namespaces(waits.held.values(), cluster.pods.namespaces, history, now_ms)
@@ -384,10 +384,10 @@ class Settler:
 
     def _load_payments(self, connection: Connection) -> None:
         """When members of gangs that wait for cards were paid, by the settlers before this one."""
-        waiting = filter(None, map(self.cluster.pods.get, self.cluster.pods.unbound))
+        waiting = filter(None, map(self.cluster.pods.get, self.cluster.pods.without_node))
         paid = [pod for pod in waiting if pod.gang is not None and not pod.is_gated]
         found = decisions.released(connection, {(pod.namespace, pod.name): pod.uid for pod in paid})
-        self.ledger.unbound_pods.paid_ms |= found
+        self.ledger.without_node.paid_ms |= found
 
     def _allocated(self) -> _Allocated:
         claims, look_ms = self.cluster.claims, self.ledger.watermarks.get(CLAIMS_SEEN, 0) - SECOND_MS
@@ -401,8 +401,8 @@ class Settler:
         more = {uid for each in first for uid in wanted[each]}
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
         ledger.claim_ends = reading.ends_of_claims(connection, again, look_ms)
-        uids = {*cluster.pods.changed, *cluster.pods.deleted} & cluster.claims.pods.keys()
-        pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
+        uids = {*cluster.pods.changed, *cluster.pods.deleted} & cluster.claims.users.keys()
+        pods = [cluster.claims.users[uid] for uid in uids if ledger.session(uid) is None]
         names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
         ledger.claim_names = reading.names_of_claims(connection, names)
 

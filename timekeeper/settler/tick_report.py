@@ -120,19 +120,19 @@ def report(
 
 def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
-    waiting = sorted(cluster.pods.unjudged.changed & cluster.pods.unjudged.pods.keys() - cluster.pods.keys())
-    for uid in waiting[:MAX_PODS]:
-        each = cluster.pods.unjudged.pods[uid]
-        reasons = "; ".join(cluster.pods.unjudged.reasons(each)[:MAX_REASONS])
+    asking = cluster.pods.without_request
+    for uid in sorted(asking.changed & asking.pods.keys() - cluster.pods.keys())[:MAX_PODS]:
+        each = asking.pods[uid]
+        reasons = "; ".join(asking.reasons(each)[:MAX_REASONS])
         notices.pod(unknown_notice(each.pod, reasons))
         notices.record(unknown_decision(each.pod, reasons, now_ms))
 
 
 def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """Of governed pods for whose claims kube-scheduler finds no devices."""
-    known = cluster.pods.unjudged
+    known = cluster.pods.without_request
     for uid in sorted(cluster.claims.short)[:MAX_PODS]:
-        each = cluster.claims.pods.get(uid)
+        each = cluster.claims.users.get(uid)
         if each is None or each.waits is None or not each.pod.can_be_bound or not each.pod.is_governed:
             continue
         asked = (known.claims.get((each.pod.namespace, name), ()) for name in each.waits.claims)
@@ -151,7 +151,7 @@ def _obstructed(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
         del claims.obstructed[uid]
         pod = cluster.pods.get(uid)
         if pod is not None and pod.request.dialect == of_claims.NAME:
-            obstacle = claims.pods[uid].obstacle
+            obstacle = claims.users[uid].obstacle
             record = notices.unmade if obstacle.endswith(UNMADE) else notices.record
             record(obstacle_decision(pod, obstacle, now_ms))
 
@@ -227,7 +227,7 @@ def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Chang
     The ledger has no rows of other pods without a node."""
     if not cluster.pods.is_relisted:
         return
-    shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted, cluster.claims.pods
+    shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted, cluster.claims.users
     for uid in changes.released:
         if not any(uid in each for each in shown):
             notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
@@ -242,15 +242,15 @@ def _held(
 ) -> Iterator[PodNotice]:
     """Once for each new pod that waits for its budget, with its place in the queue: the first of each
     namespace, if many are created together."""
-    pods = (cluster.pods[uid] for uid in cluster.pods.changed if uid in ledger.unbound_pods.held)
+    pods = (cluster.pods[uid] for uid in cluster.pods.changed if uid in ledger.without_node.held)
     new = {pod.uid: pod for pod in pods if pod.held == "budget" and now_ms - pod.created_ms <= FRESH_MS}
     names = {pod.namespace for pod in new.values()}
     waiting: dict[str, list[HeldPod]] = {name: [] for name in names}
-    for held in ledger.unbound_pods.held.values() if new else ():
+    for held in ledger.without_node.held.values() if new else ():
         if held.namespace in names:
             waiting[held.namespace].append(held)
     made, lookahead_ms = decision.statement_cache.statements, history.settings(now_ms).lookahead_ms
-    reserving = waiting_by_group(history, ledger.unbound_pods.rates, now_ms) if names else {}
+    reserving = waiting_by_group(history, ledger.without_node.rates, now_ms) if names else {}
     for name, pods_of in waiting.items():
         statement = made.namespaces.get(name, made.default)
         waiting_milli = reserving.get(history.group(name, now_ms), 0)

@@ -14,7 +14,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.watched_pods import MAX_UNREADABLE
-from timekeeper.settler.state.unbound_pods import MAX_ESTIMATES, MAX_PASSED, UnboundPods
+from timekeeper.settler.state.pods_without_node import MAX_ESTIMATES, MAX_PASSED, PodsWithoutNode
 
 
 def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
@@ -39,7 +39,7 @@ def cluster() -> ClusterState:
 
 
 def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterState) -> None:
-    waits = UnboundPods()
+    waits = PodsWithoutNode()
     for number in range(3 * MAX_ESTIMATES // 2):
         heard(cluster, waiting(0, ("A100", f"x{number}")))
         waits.update(cluster, BudgetSettings(), T0, attrgetter("request"))
@@ -56,7 +56,7 @@ def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterS
 def test_a_deleted_pod_that_a_finalizer_keeps_reserves_nothing(
     cluster: ClusterState, annotations: dict[str, str]
 ) -> None:
-    waits, raw = UnboundPods(), gpu_pod("p", node="", annotations=annotations)
+    waits, raw = PodsWithoutNode(), gpu_pod("p", node="", annotations=annotations)
     pod = read_pod(raw)
     raw["metadata"] |= {"deletionTimestamp": iso(T0 + SECOND), "deletionGracePeriodSeconds": 0}
     left = read_pod(raw)
@@ -74,7 +74,7 @@ def test_a_deleted_pod_that_a_finalizer_keeps_reserves_nothing(
 
 
 def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) -> None:
-    waits = UnboundPods()
+    waits = PodsWithoutNode()
     heard(cluster, waiting(0))
     for number in range(1, 4000):
         heard(cluster, waiting(number))

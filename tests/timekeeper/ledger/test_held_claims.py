@@ -138,7 +138,7 @@ def test_devices_of_an_init_container_count_as_this_kube_scheduler_allocates_the
     raw["spec"]["initContainers"] = [worlds.of_resources(limits, "first")]
     raw["spec"]["containers"][0]["resources"]["limits"] = dict.fromkeys(limits, "1")
     town = begin(holding, raw, entry=HOLD.format(hours=1))
-    town.settler.cluster.pods.unjudged.reuses = reuses
+    town.settler.cluster.pods.without_request.reuses = reuses
 
     town.change("resourceclaimtemplates", template())
 
@@ -211,7 +211,7 @@ def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> 
     town.change("resourceclaimtemplates", template(count=3))
     assert dict(town.settler.view.held.pods) == {}
     town.advance(SECOND)
-    assert town.settler.cluster.pods.unjudged.pods == {}
+    assert town.settler.cluster.pods.without_request.pods == {}
 
 
 def test_where_pods_are_metered_what_admission_recorded_counts_for_nothing(holding: Holding) -> None:
@@ -495,4 +495,4 @@ def test_a_claim_counts_once_also_while_an_earlier_one_of_its_name_ends(holding:
     town.clock.turn(31 * SECOND)
     town.tick()
 
-    assert town.settler.ledger.unbound_pods.rates == {}
+    assert town.settler.ledger.without_node.rates == {}

@@ -552,12 +552,12 @@ def test_a_settler_whose_clock_is_behind_meters_as_the_one_before(town: Town) ->
 def test_a_pod_that_waits_while_its_namespace_is_enforced_waits_for_nothing_of_ours(town: Town) -> None:
     waiting = holding({"amd.com/gpu": "1"}, "")
     opened(town, waiting)
-    assert town.settler.cluster.pods.unbound == {"uid-p"}
+    assert town.settler.cluster.pods.without_node == {"uid-p"}
 
     settings(town, "mode: enforce")
     town.tick()
 
-    assert (town.settler.cluster.pods, town.settler.cluster.pods.unbound) == ({}, set())
+    assert (town.settler.cluster.pods, town.settler.cluster.pods.without_node) == ({}, set())
 
 
 def test_an_end_that_an_extender_saw_moves_no_pods_beginning_before_the_ledgers(town: Town) -> None:

@@ -115,12 +115,12 @@ def test_what_is_reserved_shrinks_towards_the_end_of_the_period_by_time_alone() 
 
 def test_a_pod_that_waits_for_longer_than_the_lookahead_counts_no_more_by_time_alone() -> None:
     life = lived([("budget", 0, 0, 0), ("bind", 0, 0, 28)])
-    assert life.ledger.unbound_pods.rates.keys() == {"team-a"}
+    assert life.ledger.without_node.rates.keys() == {"team-a"}
 
     life.now += 10 * MINUTE
     life.tick()
 
-    assert life.ledger.unbound_pods.rates == {}
+    assert life.ledger.without_node.rates == {}
     assert life.statement("team-a").balance.reserved == 0
 
 

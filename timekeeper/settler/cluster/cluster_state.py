@@ -1,8 +1,8 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Container, Hashable, Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
@@ -14,7 +14,12 @@ from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, 
 from timekeeper.settler.cluster import device_claims
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
 from timekeeper.settler.cluster.known_nodes import KnownNode, KnownNodes, NodeLease
-from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
+from timekeeper.settler.cluster.pods_without_request import (
+    CLASSES,
+    TEMPLATES,
+    ClaimTemplate,
+    ClassSettingsRead,
+)
 from timekeeper.settler.cluster.watched_pods import PodItem, PodWithClaims, WatchedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
@@ -93,8 +98,8 @@ class ClusterState:
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
             "namespaces": self.existing_namespaces,
-            CLASSES: self.pods.unjudged.classes,
-            TEMPLATES: self.pods.unjudged.templates,
+            CLASSES: self.pods.without_request.classes,
+            TEMPLATES: self.pods.without_request.templates,
         }
 
     def missing_sources(self) -> tuple[str, ...]:
@@ -123,7 +128,7 @@ class ClusterState:
     def given(self, node: str) -> Mapping[str, tuple[str, ...]]:
         """By pod UID the cards that the node's plugin gave, by its agent's fresh report; none where the
         placements count."""
-        known, sight = self.nodes.get(node), self.pods.vanished.sights.get(node)
+        known, sight = self.nodes.get(node), self.pods.without_object.sights.get(node)
         return sight.report.pods if known and known.plugin_chooses and sight and sight.report else {}
 
     def apply(self, update: WatchUpdate) -> None:
@@ -158,7 +163,7 @@ class ClusterState:
         ``served``: UIDs of pods whose extended resources a claim serves from now on."""
         self.pods.mark_written(deferred, served, withheld)
         self.claims.mark_written(deferred_claims or {}, withheld)
-        self.pods.rest = {uid: each for uid, each in self.pods.rest.items() if uid in self.claims.pods}
+        self.pods.rest = {uid: each for uid, each in self.pods.rest.items() if uid in self.claims.users}
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
@@ -168,13 +173,13 @@ class ClusterState:
             self._relist_claims(source, items, at_ms)
             return
         table, names = self._tables[source], {getattr(item, "name", None) for item in items}
-        is_said = any(isinstance(item, ClassSettingsRead) for item in items)
-        if source == "configmaps" and not is_said and self.pods.unjudged.known_classes.settings != DEFAULTS:
-            self.pods.unjudged.see_settings(DEFAULTS, at_ms)
+        is_said, known = any(isinstance(item, ClassSettingsRead) for item in items), self.pods.without_request
+        if source == "configmaps" and not is_said and known.known_classes.settings != DEFAULTS:
+            known.see_settings(DEFAULTS, at_ms)
         for name in [name for name in table if name not in names]:
             table.remove(name)
             if source == "nodes":
-                self.pods.vanished.see(name, None, at_ms)
+                self.pods.without_object.see(name, None, at_ms)
         for item in items:
             # a list repeats what a Node said before: it proves nothing after the node's last evidence
             known_ms = self.watermark_ms(item.name) if isinstance(item, KnownNode) else None
@@ -184,7 +189,7 @@ class ClusterState:
         if source == "resourceclaims":
             found = [item for item in items if isinstance(item, DeviceClaim)]
             self.claims.relist(found, at_ms)
-            self.pods.unjudged.relist_claims(found)
+            self.pods.without_request.relist_claims(found)
             return
         there = {item.name: item for item in items if isinstance(item, DeviceSlice)}
         pools = self.claims.pools
@@ -194,40 +199,41 @@ class ClusterState:
             pools.put(each)
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
+        asking = self.pods.without_request
         match item:
             case DeviceClass(name):
-                _keep(self.pods.unjudged.classes, name, item, deleted)
-                self.pods.unjudged.all_due = True
+                asking.classes.keep(name, item, deleted)
+                asking.all_due = True
             case ClaimTemplate(key, requests):
-                _keep(self.pods.unjudged.templates, key, requests, deleted)
-                self.pods.unjudged.due.add(key[0])
+                asking.templates.keep(key, requests, deleted)
+                asking.due.add(key[0])
             case ClassSettingsRead(_, settings, changed_ms):
                 said = (DEFAULTS, at_ms) if deleted else (settings, changed_ms)
-                self.pods.unjudged.see_settings(*said)
+                asking.see_settings(*said)
             case DeviceClaim():
                 self.claims.see(item, deleted, at_ms)
-                self.pods.unjudged.see_claim(item, deleted)
+                asking.see_claim(item, deleted)
             case DeviceSlice(name):
                 if deleted:
                     self.claims.pools.remove(name)
                 else:
                     self.claims.pools.put(item)
             case KnownNode(name):
-                given, before = self.given(name), self.pods.vanished.sights.get(name)
-                self.pods.vanished.see(name, None if deleted else item.sight, at_ms)
-                if self.pods.vanished.sights[name] != before:
-                    self.pods.vanished.changed.add(name)
+                given, before = self.given(name), self.pods.without_object.sights.get(name)
+                self.pods.without_object.see(name, None if deleted else item.sight, at_ms)
+                if self.pods.without_object.sights[name] != before:
+                    self.pods.without_object.changed.add(name)
                 self.nodes.see(item, deleted, at_ms)
                 self._see_given(name, given, at_ms)
             case NodeLease():
                 self.nodes.see_lease(item, deleted)
                 self.pods.date_again(item, at_ms)
             case BudgetConfigMap(name):
-                _keep(self.config_maps, name, item, deleted)
+                self.config_maps.keep(name, item, deleted)
             case KnownPriorityClass(name, value, policy, is_default):
-                _keep(self.classes, name, (value, policy, is_default), deleted)
+                self.classes.keep(name, (value, policy, is_default), deleted)
             case ExistingNamespace(name, mode):
-                _keep(self.existing_namespaces, name, mode, deleted)
+                self.existing_namespaces.keep(name, mode, deleted)
             case _:
                 self.pods.see(item, deleted, at_ms)
 
@@ -236,14 +242,3 @@ class ClusterState:
         for uid, cards in self.given(node).items():
             if uid in self.pods and cards != before.get(uid):
                 self.pods.changed.setdefault(uid, at_ms)
-
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-def _keep(table: Table[Key, Value], key: Key, value: Value, deleted: bool) -> None:
-    if deleted:
-        table.remove(key)
-    else:
-        table.put(key, value)

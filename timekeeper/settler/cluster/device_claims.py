@@ -61,7 +61,7 @@ class DeviceClaims:
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
     relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
-    pods: Table[str, ClaimPod] = field(default_factory=Table)  # by UID; those that use claims
+    users: Table[str, ClaimPod] = field(default_factory=Table)  # by UID; those that use claims
     short: set[str] = field(default_factory=set)  # UIDs of those that wait for devices since the last tick
     # UID of a pod that has no node for another reason -> since when that is its reason
     obstructed: dict[str, int] = field(default_factory=dict)
@@ -207,12 +207,12 @@ class DeviceClaims:
             self._orphans.setdefault(uid, at_ms)
 
     def _is_there(self, uid: str) -> bool:
-        pod = self.pods.get(uid)
+        pod = self.users.get(uid)
         return pod is not None and pod.gone_ms is None and not pod.pod.hold.over
 
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""
-        before = self.pods.get(pod.uid)
+        before = self.users.get(pod.uid)
         if pod.waits is not None and (before is None or before.waits is None):
             self.short.add(pod.uid)
         self._put_pod(replace(pod, gone_ms=at_ms) if deleted else pod, at_ms)
@@ -221,30 +221,30 @@ class DeviceClaims:
 
     def waits_no_more(self, uid: str) -> None:
         """The pod waits for no claim for its limits; it may have got cards of a device plugin."""
-        pod = self.pods.get(uid)
+        pod = self.users.get(uid)
         if pod is not None and pod.waits is not None and pod.waits.limits:
-            del self.pods[uid]
+            del self.users[uid]
 
     def relist_pods(self, there: Set[str], at_ms: int) -> None:
         """The UIDs of those that exist."""
-        for uid, pod in self.pods.items():
+        for uid, pod in self.users.items():
             if uid not in there and pod.gone_ms is None:
                 self._put_pod(replace(pod, gone_ms=at_ms), at_ms)
 
     def _put_pod(self, pod: ClaimPod, at_ms: int) -> None:
         self._index_waiting(pod.uid, pod)
-        before = self.pods.get(pod.uid)
+        before = self.users.get(pod.uid)
         if not _is_obstructed(pod):
             self.obstructed.pop(pod.uid, None)
         elif before is None or not _is_obstructed(before) or before.obstacle != pod.obstacle:
             self.obstructed[pod.uid] = at_ms
-        self.pods[pod.uid] = pod
+        self.users[pod.uid] = pod
         for claim in self._reserved.get(pod.uid, ()):
             self._note_orphan(claim, at_ms)
             self.changed.add(claim)
 
     def _index_waiting(self, uid: str, pod: ClaimPod) -> None:
-        before = self.pods.get(uid)
+        before = self.users.get(uid)
         for name in before.claims if before is not None else ():
             mine = self.waiting.get((pod.pod.namespace, name), set())
             mine.discard(uid)
@@ -262,8 +262,8 @@ class DeviceClaims:
         self.relisted = self.relisted if withheld else None
         self.short.clear()
         self.changed.clear()
-        for uid in [uid for uid, pod in self.pods.items() if pod.gone_ms is not None]:
-            self._forget_pod(self.pods.pop(uid).pod)
+        for uid in [uid for uid, pod in self.users.items() if pod.gone_ms is not None]:
+            self._forget_pod(self.users.pop(uid).pod)
 
     def _forget_pod(self, pod: LedgerPod) -> None:
         self.served.discard(pod.uid)

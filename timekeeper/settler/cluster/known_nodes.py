@@ -72,19 +72,13 @@ class KnownNodes(Table[str, KnownNode]):
 
     def see(self, node: KnownNode, deleted: bool, at_ms: int) -> None:
         """The node as it is now, or its last state if it was deleted."""
-        if deleted:
-            self.remove(node.name)
-        else:
-            self.put(node.name, node)
+        self.keep(node.name, node, deleted)
         self._see_ready(node.name, "" if deleted else node.ready, at_ms)
 
     def see_lease(self, lease: NodeLease, deleted: bool) -> None:
         """The node's Lease as it is now."""
         self.had_lease.add(lease.name)
-        if deleted:
-            self.leases.remove(lease.name)
-        else:
-            self.leases.put(lease.name, lease)
+        self.leases.keep(lease.name, lease, deleted)
 
     def _see_ready(self, node: str, status: str, at_ms: int) -> None:
         """One that was first seen as Unknown is heard no more: nothing says since when."""

@@ -14,8 +14,8 @@ from timekeeper.core.tables import GroupTable, Table
 from timekeeper.settler.cluster.device_claims import DeviceClaims
 from timekeeper.settler.cluster.known_nodes import RENEWED_MS, KnownNodes, NodeLease
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
-from timekeeper.settler.cluster.unjudged_pods import UnjudgedPods
-from timekeeper.settler.cluster.vanished_pods import VanishedPods
+from timekeeper.settler.cluster.pods_without_object import PodsWithoutObject
+from timekeeper.settler.cluster.pods_without_request import PodsWithoutRequest
 
 # Limits on memory while the database is unreachable.
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
@@ -70,19 +70,19 @@ class WatchedPods(Table[str, LedgerPod]):
         self.as_read: dict[str, LedgerPod | UnreadablePod] = {}
         # without the extended resources that a claim serves
         self.rest: dict[str, LedgerPod | UnreadablePod] = {}
-        self.unjudged = UnjudgedPods()  # those whose claims are not known yet
+        self.without_request = PodsWithoutRequest()  # those whose claims are not known yet
         # namespace of one that holds what its resource claims alone give it
         self.claiming: dict[str, str] = {}
         self._claiming: ClaimingPods | None = None  # of them; None: to be counted anew
         # what they have in common
-        self.unbound: set[str] = set()  # UIDs of those that wait for a node
+        self.without_node: set[str] = set()  # UIDs of those that wait for a node
         self.gangs: GroupTable[GangKey, str] = GroupTable()  # the UIDs of those that start together
         self.preempted_gangs: set[GangKey] = set()  # of which a member was preempted
         self.namespaces: GroupTable[str, str] = GroupTable()  # namespace -> UIDs of its pods
         # what changed since the last written tick
         self.changed: dict[str, int] = {}  # UID -> since when the pod waits for a tick
         # UIDs of those that changed while unbound, or became or ceased to be so
-        self.unbound_changes: set[str] = set()
+        self.without_node_changes: set[str] = set()
         self.gang_changes: set[GangKey] = set()
         self.deleted: dict[str, DeletedPod] = {}  # UID -> pod whose end is not written yet
         self.deleted_waiting: dict[
@@ -99,7 +99,7 @@ class WatchedPods(Table[str, LedgerPod]):
         self._ends_dropped_ms = 0  # when the older ones were last dropped
         # UID of an ended pod -> its node's watermark when the end was observed
         self.end_watermarks: dict[str, int | None] = {}
-        self.vanished = VanishedPods()  # what became of pods without an object
+        self.without_object = PodsWithoutObject()  # what became of pods without an object
 
     def without_served(self, uid: str) -> LedgerPod | None:
         """The pod without what a claim serves; None: nothing of it is charged."""
@@ -136,8 +136,8 @@ class WatchedPods(Table[str, LedgerPod]):
     def judge_again(self, at_ms: int) -> None:
         """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have
         many, and many objects may have come."""
-        for item in self.unjudged.take_due(self.keys()):
-            self._put_unjudged(item, False, at_ms)
+        for item in self.without_request.take_due(self.keys()):
+            self._put_without_request(item, False, at_ms)
 
     def may_change(self) -> Container[str]:
         """The UIDs of pods whose sessions may still change: they are there, or may be dated again."""
@@ -155,7 +155,7 @@ class WatchedPods(Table[str, LedgerPod]):
         if counted is not None:
             self._put_counted(counted, deleted, at_ms)
         else:
-            self.unjudged.pods.pop(item.pod.uid, None)
+            self.without_request.pods.pop(item.pod.uid, None)
             self._forget_pod(item.pod.uid)
 
     def relist(self, all_items: tuple[object, ...], at_ms: int) -> None:
@@ -178,7 +178,7 @@ class WatchedPods(Table[str, LedgerPod]):
             self._remove_pod(self[uid], at_ms, seen=False)
         self.as_read = _only(self.as_read, there)
         self.claiming.clear()
-        self.unjudged.pods.clear()
+        self.without_request.pods.clear()
         self._claiming = None
         for item in items:
             self._put_counted(item, deleted=False, at_ms=at_ms)
@@ -203,8 +203,8 @@ class WatchedPods(Table[str, LedgerPod]):
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
-        self.unjudged.changed.clear()
-        self.vanished.changed.clear()
+        self.without_request.changed.clear()
+        self.without_object.changed.clear()
         if not withheld:
             self.is_relisted, self.listed = False, frozenset()
 
@@ -224,33 +224,33 @@ class WatchedPods(Table[str, LedgerPod]):
             reported_ms = at_ms
         return replace(item, hold=replace(item.hold, reported_ms=reported_ms, received_ms=at_ms))
 
-    def _put_unjudged(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
+    def _put_without_request(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
         """A pod of which it is not known yet what it asks for holds nothing, and is not released."""
         uid = item.pod.uid
         before = self.get(uid)
         if deleted:
-            self.unjudged.pods.pop(uid, None)
+            self.without_request.pods.pop(uid, None)
         else:
-            self.unjudged.pods[uid] = item
-        pod = self.unjudged.judged(item, before)
+            self.without_request.pods[uid] = item
+        pod = self.without_request.judged(item, before)
         if pod is None and not deleted:
-            self.unjudged.changed.add(uid)
+            self.without_request.changed.add(uid)
         elif pod is not None and (before is not None or not deleted):
             self._put_read(pod, deleted, at_ms)
 
     def _put_counted(self, item: PodItem, deleted: bool, at_ms: int) -> None:
         if isinstance(item, UnjudgedPod):
-            self._put_unjudged(item, deleted, at_ms)
+            self._put_without_request(item, deleted, at_ms)
             return
-        self.unjudged.pods.pop(item.uid, None)
+        self.without_request.pods.pop(item.uid, None)
         self._put_read(item, deleted, at_ms)
 
     def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
-        known = self._claims.pods.get(item.pod.uid)
+        known = self._claims.users.get(item.pod.uid)
         self._follow_preemption(known.pod if known is not None else None, item.pod.pod)
         self._claims.see_pod(item.pod, deleted, at_ms)
-        if item.pod.uid in self.unbound:
-            self.unbound_changes.add(item.pod.uid)  # of its claims others may be allocated
+        if item.pod.uid in self.without_node:
+            self.without_node_changes.add(item.pod.uid)  # of its claims others may be allocated
         if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
         else:
@@ -282,7 +282,7 @@ class WatchedPods(Table[str, LedgerPod]):
         if pod is not None:
             self._unlist_pod(pod)
             self.changed.pop(uid, None)
-            self._set_unbound(uid, waits=False)
+            self._set_without_node(uid, waits=False)
 
     def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
         """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""
@@ -402,19 +402,19 @@ class WatchedPods(Table[str, LedgerPod]):
             self.gang_changes.add(pod.gang_key)
         if before is None:
             self.namespaces.add(pod.namespace, pod.uid)
-        self._set_unbound(pod.uid, pod.can_be_bound)
+        self._set_without_node(pod.uid, pod.can_be_bound)
 
     def _follow_preemption(self, before: LedgerPod | None, pod: LedgerPod) -> None:
         if pod.gang_key is not None and pod.leaves_for_another and not (before and before.leaves_for_another):
             self.preempted_gangs.add(pod.gang_key)
 
-    def _set_unbound(self, uid: str, waits: bool) -> None:
-        if waits or uid in self.unbound:
-            self.unbound_changes.add(uid)
+    def _set_without_node(self, uid: str, waits: bool) -> None:
+        if waits or uid in self.without_node:
+            self.without_node_changes.add(uid)
         if waits:
-            self.unbound.add(uid)
+            self.without_node.add(uid)
         else:
-            self.unbound.discard(uid)
+            self.without_node.discard(uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
         if pod.gang_key is not None:
@@ -427,7 +427,7 @@ class WatchedPods(Table[str, LedgerPod]):
         if self.pop(pod.uid, None) is not None:
             self._unlist_pod(pod)
         self.changed.pop(pod.uid, None)
-        self._set_unbound(pod.uid, waits=False)
+        self._set_without_node(pod.uid, waits=False)
         if not pod.node:
             if len(self.deleted_waiting) < self.most_deleted:
                 last_ms = at_ms if seen else self.current_ms
@@ -443,8 +443,8 @@ class WatchedPods(Table[str, LedgerPod]):
             return
         alive_ms = self._nodes.alive_ms(pod.node, self.current_ms)
         self.deleted[pod.uid] = DeletedPod(pod, at_ms, seen, alive_ms, read)
-        if pod.ended_ms is None and pod.uid not in self.vanished.holds:  # else it is reported again
-            self.vanished.add(pod.uid, pod.node, Vanished(at_ms, 0), at_ms)
+        if pod.ended_ms is None and pod.uid not in self.without_object.holds:  # else it is reported again
+            self.without_object.add(pod.uid, pod.node, Vanished(at_ms, 0), at_ms)
 
 
 def _with_earlier(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:

@@ -43,7 +43,12 @@ from timekeeper.settler.cluster.cluster_state import (
     WatchUpdate,
 )
 from timekeeper.settler.cluster.known_nodes import KnownNode, NodeLease
-from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
+from timekeeper.settler.cluster.pods_without_request import (
+    CLASSES,
+    TEMPLATES,
+    ClaimTemplate,
+    ClassSettingsRead,
+)
 from timekeeper.settler.cluster.watched_pods import PodWithClaims
 
 Clock = Callable[[], int]

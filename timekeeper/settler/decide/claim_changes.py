@@ -55,7 +55,7 @@ def unallocated(
     changed = [session for session in changes.sessions.values() if session.is_claim]
     now = {session.owner_uid: session for session in changed if not session.is_over}
     for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
-        cluster.pods.unbound_changes |= cluster.claims.waiting[name] & cluster.pods.unbound
+        cluster.pods.without_node_changes |= cluster.claims.waiting[name] & cluster.pods.without_node
 
     def held(namespace: str, name: str) -> int:
         """GPUs that the claim counts for, while a session holds them."""
@@ -67,10 +67,10 @@ def unallocated(
         if session is None or not held_by_claim(session):
             return 0
         devices = sum(not each.is_admin for each in decode_devices(session.devices))
-        return max(devices, cluster.pods.unjudged.known.devices_of(claim.requests))
+        return max(devices, cluster.pods.without_request.known.devices_of(claim.requests))
 
     def rest(pod: LedgerPod) -> GPURequest:
-        using = cluster.claims.pods.get(pod.uid)
+        using = cluster.claims.users.get(pod.uid)
         names = using.claims if using is not None else ()
         if pod.request.dialect != of_claims.NAME:
             if using is None or not using.served_by or not held(pod.namespace, using.served_by):
@@ -125,7 +125,7 @@ class _ClaimTick(TickFacts):
         """The session reserves what the pods that use the claim declare, as that of a pod does."""
         if session is None or session.is_over or self.cluster.pods.metered.meters(session.namespace):
             return
-        users = (self.claims.pods.get(each) for each in session.consumers.split())
+        users = (self.claims.users.get(each) for each in session.consumers.split())
         after = reserving(session, (each.pod for each in users if each is not None))
         if after is not session:
             self.changes.put(after)
@@ -145,7 +145,7 @@ class _ClaimTick(TickFacts):
             return None
         begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
         begun_ms = max(begun_ms, self.ledger.claim_ends.get(claim.uid, 0))
-        pod = next((self.claims.pods[each] for each in claim.consumers if each in self.claims.pods), None)
+        pod = next((self.claims.users[each] for each in claim.consumers if each in self.claims.users), None)
         node = self._node(allocation, charge, pod)
         is_admitted = pod is not None and admitted_in_budget(pod.standing, self.settings)
         opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms, is_admitted)
@@ -153,7 +153,7 @@ class _ClaimTick(TickFacts):
 
     def _pays_for(self, claim: DeviceClaim, uid: str) -> bool:
         """Whether this pod pays by its cards for extended resources that the claim serves."""
-        pod = self.claims.pods.get(uid)
+        pod = self.claims.users.get(uid)
         return pod is not None and pod.served_by == claim.name and self.payers.get(uid) == "pod"
 
     def _free_uid(self, claim: DeviceClaim, begun_ms: int) -> str:
@@ -177,7 +177,7 @@ class _ClaimTick(TickFacts):
         proved: it held until the last look, and until its pods ended."""
         if not sight.is_listed:
             return sight.at_ms
-        pods = (self.claims.pods.get(uid) for uid in session.consumers.split())
+        pods = (self.claims.users.get(uid) for uid in session.consumers.split())
         ends = [self._pod_end_ms(pod) or 0 for pod in pods if pod is not None]
         last_ms = max((self._look_ms(sight), *ends))
         allocation = sight.claim.allocation
@@ -215,7 +215,7 @@ class _ClaimTick(TickFacts):
             if session is None or session.is_over:
                 self.claims.lost.discard(uid)
                 continue
-            known = {each: self.claims.pods.get(each) for each in session.consumers.split()}
+            known = {each: self.claims.users.get(each) for each in session.consumers.split()}
             ends = {each: 0 if pod is None else self._pod_end_ms(pod) for each, pod in known.items()}
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))

@@ -31,7 +31,7 @@ from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_
 from timekeeper.settler.decide.session_changes import advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
 from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts, TickSessions, together
-from timekeeper.settler.decide.withheld import Withheld, keeping, withheld, without
+from timekeeper.settler.decide.withheld_accounts import Withheld, keeping, withheld, without
 from timekeeper.settler.state import statement_cache
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
@@ -116,7 +116,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
 
     facts = TickFacts(cluster, ledger, settings, now_ms)
-    of_classes = cluster.pods.unjudged.known_classes.settings
+    of_classes = cluster.pods.without_request.known_classes.settings
     cluster.claims.judge_again(rules_of(settings.drivers, of_classes), now_ms)
     payers = payers_of(facts)
     pods = changed_sessions(facts, payers, tick.unseen, tick.ends, tick.since_ms, only_metered_since)
@@ -133,7 +133,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     if kept_back.breaches:
         session_changes, settled = without(kept_back, cluster, session_changes, settled)
     rest = unallocated(cluster, ledger, session_changes)
-    waiting = ledger.unbound_pods.update(cluster, settings, now_ms, rest)
+    waiting = ledger.without_node.update(cluster, settings, now_ms, rest)
     declared = changed_reservations(cluster, ledger, session_changes, now_ms)
     moved = waiting | ledger.changed_grants | declared.namespaces
     invalid = statement_cache.Invalidation(
@@ -231,7 +231,7 @@ def _statement_inputs(
         ledger.grants,
         ledger.totals,
         ledger.table,
-        ledger.unbound_pods.rates,
+        ledger.without_node.rates,
         postings,
         tick.stored,
         tick.now_ms,
@@ -252,7 +252,7 @@ def _published(
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second. A claim that changes changes a statement."""
     now_ms, settings = tick.now_ms, tick.history.settings(tick.now_ms)
-    queued = ledger.unbound_pods.queued
+    queued = ledger.without_node.queued
     is_same = (
         cache is ledger.statement_cache
         and queued == ledger.queued
@@ -306,7 +306,7 @@ def _changes(
 
 def _held(ledger: LedgerState) -> tuple[tuple[HeldPod, ...], tuple[str, ...]]:
     """The held pods whose rows differ, and the UIDs of rows of pods that are held no more."""
-    now, written = ledger.unbound_pods.held, ledger.held
+    now, written = ledger.without_node.held, ledger.held
     if now is written:
         return (), ()
     # most are the same objects: with 10,000 of them, comparing their fields took a third of a tick
@@ -316,7 +316,7 @@ def _held(ledger: LedgerState) -> tuple[tuple[HeldPod, ...], tuple[str, ...]]:
 
 def _waiting(ledger: LedgerState) -> dict[str, int] | None:
     """Namespaces whose waiting pods' rate differs from the written one; 0: none wait any more."""
-    now, written = ledger.unbound_pods.rates, ledger.waiting
+    now, written = ledger.without_node.rates, ledger.waiting
     if now is written:
         return None
     names = [name for name in now.keys() | written.keys() if now.get(name) != written.get(name)]

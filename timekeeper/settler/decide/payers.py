@@ -18,8 +18,8 @@ def payers_of(tick: TickFacts) -> Payers:
     since = {uid: gone.at_ms for uid, gone in cluster.pods.deleted.items()} | cluster.pods.changed
     known_ms = min(tick.now_ms, claims.current_ms)
     found: dict[str, Payer] = {}
-    for uid in {*since, *(consumer for claim in seen for consumer in claim.consumers)} & claims.pods.keys():
-        pod = claims.pods[uid]
+    for uid in {*since, *(consumer for claim in seen for consumer in claim.consumers)} & claims.users.keys():
+        pod = claims.users[uid]
         name = (pod.pod.namespace, pod.served_by)
         if pod.served_by:
             found[uid] = payer(

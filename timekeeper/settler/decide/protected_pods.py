@@ -73,7 +73,7 @@ class _Choice:
         protection, pods = self.history.protections[namespace], self.cluster.pods
         uids = self.cluster.pods.namespaces.get(namespace, set())
         using = (
-            self.cluster.claims.pods.get(uid) for uid in self.claims.get(namespace, {}) if uid not in uids
+            self.cluster.claims.users.get(uid) for uid in self.claims.get(namespace, {}) if uid not in uids
         )
         users = (each.pod for each in using if each is not None and each.gone_ms is None)
         there = (*(pods[uid] for uid in uids), *users)
@@ -115,7 +115,7 @@ class _Choice:
             claims = {each.uid: each for each in self.claims.get(namespace, {}).get(uid, ())}
             new = [claims[each] for each in claims.keys() - counted]
             counted.update(claims)
-            is_own = not claims or self._session(uid) is not None or uid in self.cluster.pods.unbound
+            is_own = not claims or self._session(uid) is not None or uid in self.cluster.pods.without_node
             if is_hours:
                 rate = sum(each.rate_milli for each in new)
                 return (rate + (self._rate_milli(uid) if is_own else 0)) * max(0, ahead_ms)
@@ -128,7 +128,7 @@ class _Choice:
     def _rate_milli(self, uid: str) -> int:
         session = self._session(uid)
         return (
-            self.ledger.unbound_pods.unallocated_rate(self.cluster.pods[uid])
+            self.ledger.without_node.unallocated_rate(self.cluster.pods[uid])
             if session is None
             else session.rate_milli
         )
@@ -137,7 +137,7 @@ class _Choice:
         """What it holds of its cards; without a node, the most that it can hold."""
         session = self._session(uid)
         held = session.requested_milli if session else 0
-        return held or self.ledger.unbound_pods.most_milli(self.cluster.pods[uid])
+        return held or self.ledger.without_node.most_milli(self.cluster.pods[uid])
 
     def _used(self, namespace: str, protection: Protection, span: Interval) -> int:
         totals, new = self.ledger.table, self.tick.postings.get(namespace, ())

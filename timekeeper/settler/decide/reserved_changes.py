@@ -110,14 +110,14 @@ def changed_reservations(
     using = {each for new in session_changes.sessions.values() for each in new.consumers.split()}
 
     def is_over(uid: str) -> bool:
-        pod, user = cluster.pods.get(uid), cluster.claims.pods.get(uid)
+        pod, user = cluster.pods.get(uid), cluster.claims.users.get(uid)
         if pod is None and user is not None and user.pod.node and user.gone_ms is None:
             # its claims reserve from now on, once they are seen: the watches are independent
             is_early = now_ms - (user.pod.hold.bound_ms or 0) < PATIENCE_MS
             return user.pod.hold.over or not is_early or uid in using or uid in ledger.claim_users
         return pod is None or not (pod.node or pod.can_be_bound)
 
-    rows, waits = ledger.declared.rows, ledger.unbound_pods
+    rows, waits = ledger.declared.rows, ledger.without_node
     removed = frozenset(uid for uid in rows if has_session(uid) or is_over(uid))
 
     def added() -> Iterator[DeclaredReservation]:

@@ -23,7 +23,7 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence, witnessed
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.cluster.vanished_pods import NOTHING_SEEN
+from timekeeper.settler.cluster.pods_without_object import NOTHING_SEEN
 from timekeeper.settler.cluster.watched_pods import DeletedPod
 from timekeeper.settler.decide.payers import Payers
 from timekeeper.settler.decide.stages import PATIENCE_MS, PodChanges, TickFacts
@@ -221,7 +221,7 @@ class _PodTick(TickFacts):
 
     def apply_sights(self) -> None:
         """Pods on nodes of which something else is known now, such as another boot."""
-        for node in self.cluster.pods.vanished.changed:
+        for node in self.cluster.pods.without_object.changed:
             for uid in sorted(self.ledger.table.by_witness.get(node, ())):
                 pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
                 if pod is not None and session is not None and uid not in self.cluster.pods.changed:
@@ -259,7 +259,7 @@ class _PodTick(TickFacts):
     ) -> None:
         # a kubelet ends a static pod before it removes the mirror for good
         most_ms = 0 if session.is_static else self.settings.max_grace_period_ms
-        pods = self.cluster.pods.vanished
+        pods = self.cluster.pods.without_object
         gone = hold.vanished(last, at_ms, last_evidence_ms(known), most_ms, was_watched)
         if session.uid not in pods.holds:
             pods.add(session.uid, session.node, gone, at_ms)
@@ -270,7 +270,7 @@ class _PodTick(TickFacts):
 
     def adopt_vanished(self) -> None:
         """Follow the vanished pods that an earlier settler left."""
-        pods, changed = self.cluster.pods.vanished, self.changes.sessions
+        pods, changed = self.cluster.pods.without_object, self.changes.sessions
         if pods.is_complete:
             return
         for uid, each in self.ledger.sessions.items():
@@ -285,7 +285,7 @@ class _PodTick(TickFacts):
 
     def follow_vanished(self) -> None:
         """Vanished pods hold their cards while their node lists them, and until it reports them gone."""
-        pods, changed = self.cluster.pods.vanished, self.changes.sessions
+        pods, changed = self.cluster.pods.without_object, self.changes.sessions
         for uid in list(pods.holds):
             session = changed.get(uid) or self.ledger.session(uid)
             if session is None or session.vanished_ms is None or session.settled_ms is not None:
@@ -353,7 +353,7 @@ class _PodTick(TickFacts):
     def _complete(self, session: Session, end: ReportedEnd) -> None:
         """A vanished pod's hold with what another replica knew: a longer grace period, or that the node's
         agent ceased to list the pod, which ends the hold."""
-        holds, most_ms = self.cluster.pods.vanished.holds, self.settings.max_grace_period_ms
+        holds, most_ms = self.cluster.pods.without_object.holds, self.settings.max_grace_period_ms
         gone = holds.get(session.uid)
         if gone is None or gone.left_ms is not None:
             return
@@ -390,7 +390,7 @@ class _PodTick(TickFacts):
         """The open session with the boot of its node. While its pod's end is unconfirmed that stays, and what
         was known until then. Once the node has another boot the hold is over: it ended with that evidence and
         the pod's grace."""
-        sight = self.cluster.pods.vanished.sights.get(pod.node, NOTHING_SEEN)
+        sight = self.cluster.pods.without_object.sights.get(pod.node, NOTHING_SEEN)
         if not pod.hold.unconfirmed:
             return replace(session, boot=sight.boot or session.boot, watermark_ms=None)
         known = self._known(session)

@@ -58,6 +58,6 @@ def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
 
 def _users_of(key: tuple[str, str], cluster: ClusterState) -> Iterator[LedgerPod]:
     """The gang's pods that hold devices of claims alone."""
-    known = cluster.claims.pods
+    known = cluster.claims.users
     there = [known[uid].pod for uid in sorted(cluster.claims.gangs.get(key, ())) if uid in known]
     return (pod for pod in there if pod.gang_key == key and pod.uid not in cluster.pods)

@@ -26,11 +26,11 @@ from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.tables import Table
 from timekeeper.settler.pod_notices import BudgetState
+from timekeeper.settler.state.pods_without_node import PodsWithoutNode
 from timekeeper.settler.state.selected_use import SelectedUse
 from timekeeper.settler.state.session_table import SessionTable
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
-from timekeeper.settler.state.unbound_pods import UnboundPods
 from timekeeper.store import held_pods
 from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Connection, Store
@@ -115,7 +115,7 @@ class LedgerState:
     pulse: Pulse = NEVER  # the last sign of life that was written
     # what open sessions owe and reserve
     table: SessionTable = field(default_factory=SessionTable)
-    unbound_pods: UnboundPods = field(default_factory=UnboundPods)  # rates of pods without a node
+    without_node: PodsWithoutNode = field(default_factory=PodsWithoutNode)  # rates of pods without a node
     grants: GrantCache = field(default_factory=GrantCache)  # grants by account
     statement_cache: StatementCache | None = None  # the statements of the last tick
     accounts: Mapping[str, Statement] = field(default_factory=dict)  # by subject, as written
@@ -208,9 +208,9 @@ class LedgerState:
         self.accounts_left = accounts.left
         self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
-        self.waiting = self.unbound_pods.rates
-        self.queued = self.unbound_pods.queued
-        self.held = self.unbound_pods.held
+        self.waiting = self.without_node.rates
+        self.queued = self.without_node.queued
+        self.held = self.without_node.held
         self.declared.remove(changes.undeclared)
         self.declared.add(changes.declared)
         self.declared.changed.clear()
@@ -366,7 +366,7 @@ class FutureHeadroom:
     ) -> LaterPeriods:
         """Those that held pods may use that declare their time and have not reserved it."""
         longest: dict[str, int] = {}
-        for pod in ledger.unbound_pods.held.values():
+        for pod in ledger.without_node.held.values():
             if pod.length_ms and pod.uid not in ledger.declared.rows:
                 group = ledger.history.group(pod.namespace, now_ms)
                 for subject in (pod.namespace, GROUP + group) if group else (pod.namespace,):

@@ -26,7 +26,7 @@ from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.known_nodes import KnownNode
 from timekeeper.settler.cluster.metered_namespaces import MeteredNamespaces
-from timekeeper.settler.cluster.unjudged_pods import KnownClasses
+from timekeeper.settler.cluster.pods_without_request import KnownClasses
 from timekeeper.settler.state.ledger_state import LedgerState
 
 
@@ -181,7 +181,7 @@ class TickView:
 
 def cluster_view(cluster: ClusterState) -> ClusterView:
     """As it is now. It costs what has changed since the last view."""
-    claims, known = cluster.claims, cluster.pods.unjudged.known_classes
+    claims, known = cluster.claims, cluster.pods.without_request.known_classes
     return ClusterView(
         pods=cluster.pods.frozen(),
         gangs=cluster.pods.gangs.frozen(),
@@ -191,13 +191,13 @@ def cluster_view(cluster: ClusterState) -> ClusterView:
         card_host=cluster.nodes.card_host(),
         existing_namespaces=cluster.existing_namespaces.frozen(),
         metered=cluster.pods.metered,
-        claim_pods=claims.pods.frozen(),
+        claim_pods=claims.users.frozen(),
         claim_gangs=claims.gangs.frozen(),
         allocated=claims.allocated.frozen(),
         claim_names=claims.names.frozen(),
         devices=claims.pools.frozen(),
         rules=claims.rules,
-        classes=replace(known, classes=cluster.pods.unjudged.classes.frozen()),
+        classes=replace(known, classes=cluster.pods.without_request.classes.frozen()),
     )
 
 
@@ -217,5 +217,5 @@ def tick_view(cluster: ClusterState, ledger: LedgerState, held: HeldView) -> Tic
         settled=ledger.settled.frozen(),
         claim_users=ledger.claim_users.frozen(),
         claims_milli=ledger.claims_milli.frozen(),
-        unallocated=ledger.unbound_pods.rest.frozen(),
+        unallocated=ledger.without_node.rest.frozen(),
     )

@@ -11,7 +11,7 @@ NOTHING_SEEN = NodeSight()
 
 
 @dataclass(slots=True)
-class VanishedPods:
+class PodsWithoutObject:
     """The vanished pods whose sessions are not settled, and what is known of nodes."""
 
     holds: dict[str, Vanished] = field(default_factory=dict)  # by UID

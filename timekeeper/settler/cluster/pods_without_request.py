@@ -69,7 +69,7 @@ class KnownClasses:
 
 
 @dataclass(slots=True)
-class UnjudgedPods:
+class PodsWithoutRequest:
     """Judges each by the objects that are known, in the settler's thread."""
 
     pods: dict[str, UnjudgedPod] = field(default_factory=dict)  # by UID, also once they are judged

@@ -28,7 +28,7 @@ def _was_payable(pod: LedgerPod) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class UnboundPods:
+class PodsWithoutNode:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
     cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever.
 
@@ -79,15 +79,15 @@ class UnboundPods:
         if (self._settings, self._inventory) != (settings, cluster.nodes.version) or now_ms < self._at_ms:
             self._restart(cluster, settings)
         self._at_ms = now_ms
-        uids = set(cluster.pods.unbound_changes)
+        uids = set(cluster.pods.without_node_changes)
         while self._expiries and self._expiries[0][0] <= now_ms:
             uids.add(heapq.heappop(self._expiries)[1])
-        cluster.pods.unbound_changes.clear()
+        cluster.pods.without_node_changes.clear()
         if not uids and before is self.rates:
             return set()
         held = dict(self.held)
         for uid in uids:
-            pod = cluster.pods.get(uid) if uid in cluster.pods.unbound else None
+            pod = cluster.pods.get(uid) if uid in cluster.pods.without_node else None
             self.rest.pop(uid, None)
             if pod is not None and (rest := unallocated(pod)) != pod.request:
                 self.rest[uid] = rest
@@ -116,7 +116,7 @@ class UnboundPods:
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
-        cluster.pods.unbound_changes.update(cluster.pods.unbound)
+        cluster.pods.without_node_changes.update(cluster.pods.without_node)
 
     def _recount(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
         """Remove the pod from the sums; add it again if it still waits."""
