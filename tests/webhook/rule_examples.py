@@ -24,7 +24,7 @@ from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
-from webhook.admission.reinvocation import not_governed
+from webhook.admission.reinvocation import not_governed, recorded_admission
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
@@ -142,5 +142,7 @@ def examples() -> dict[str, Violation]:
         (found[rule],) = parse_new(limited, "refuse", CLASSES, "team-a").violations
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
-    (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)
+    request = parse(changed).request
+    assert request is not None
+    (found["not-governed"],) = not_governed(changed, recorded_admission(changed, request, POLICY))
     return found

@@ -11,6 +11,7 @@ import jsonpatch
 import orjson
 
 from tests.worlds import Json, container, pod
+from timekeeper.core.admission.admission import admission_of
 from timekeeper.core.admission.mutation import govern
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
@@ -117,7 +118,7 @@ def operations(
     parsed = parse_new(raw, policy.unknown_accelerators, named=policy.accelerators)
     assert parsed.request is not None, parsed.violations
     request = parsed.request
-    return govern.govern(raw, request, word, policy, hold)
+    return govern.govern(raw, admission_of(raw, request, Standing(word), policy, hold))
 
 
 def patched(raw: Json, changes: list[Any]) -> Json:

@@ -20,8 +20,8 @@ from timekeeper.accounts.exhaustion.evictions import (
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
+from timekeeper.core.admission.admission import class_status, keeps_own_class
 from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation.govern import class_status, keeps_own_class
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, SidecarImages, Standing
 from timekeeper.core.admission.protection import protected
@@ -90,13 +90,13 @@ class AdmissionTerms:
     lookahead_ms: int | None = None
     taken: Mapping[str, int] = field(default_factory=dict)
 
-    def standing_of(self, pod: Json) -> Standing:
+    def standing_of(self, pod: Json, request: GPURequest) -> Standing:
         """The pod's. What is left of the floor is without the pods that are protected now, of which it may
         be one."""
         published, taken = self.protect, 0
         if published is not None and pod["metadata"].get("uid") in published.uids:
             taken = -published.protection.floor
-        return protected(self.standing, published, pod, taken, self.lookahead_ms)
+        return protected(self.standing, published, pod, request, taken, self.lookahead_ms)
 
 
 def cap_subjects(namespace: str, caps: Caps) -> Iterator[tuple[str, int]]:
@@ -172,7 +172,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
         return _refused(refusing)
     if parsed.request is None:
         return None
-    now = terms.standing_of(pod)
+    now = terms.standing_of(pod, parsed.request)
     if exhausted := budget_violations(namespace, now, parsed.request):
         return _refused(exhausted)
     hold = policy.hold_of(now)
@@ -184,7 +184,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
         return Verdict("held", sentence=waits)
     word = class_status(now.status, hold)
     lower = policy.class_of(word)
-    if lower != policy.over_budget or keeps_own_class(pod["spec"], word, policy):
+    if lower != policy.over_budget or keeps_own_class(pod["spec"], lower, policy):
         return ADMITTED
     why = "has used its GPU budget" if word == "OVER_BUDGET" else "has no known standing"
     return Verdict("demoted", sentence=f"The namespace {why}: the pod would get priority class {lower.name}.")

@@ -1,15 +1,28 @@
-"""How violations are answered: each refuses or warns, by the mode of its rule."""
+"""How violations are answered: each refuses or warns, by the mode of its rule; and their causes."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from timekeeper.core.admission.pods import annotations_of
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.export import is_export
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
-from timekeeper.core.violation import Violation, message
+from timekeeper.core.request.request import containers
+from timekeeper.core.request.zeros import asked_limits
+from timekeeper.core.violation import Violation, message, shown
 from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 MAX_SHOWN = 50  # violations in one refusal; answers stay small
+
+EXPORTED = (
+    "This is the export of a bound pod; delete spec.nodeName, the label bursar.dev/governed, and annotations"
+    " under bursar.dev/ and of its node's plugin"
+)
+# of LimitRanger: "LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; ..."
+_LIMIT_RANGER = "kubernetes.io/limit-ranger"
+_FILLED_IN = re.compile(r"([^;]+) limit for (?:init )?container ([^;]+)")
 
 
 def answer(
@@ -18,7 +31,7 @@ def answer(
     """A refusal where a violation refuses, else ``good`` with a warning for each violation that warns."""
     refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
-        return refusal(violations, policy, exempt)
+        return refusal(refusing, warned, policy, exempt)
     if not warned:
         return good
     governed = good.request is not None
@@ -32,11 +45,10 @@ def answer(
 
 
 def refusal(
-    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
+    refusing: Sequence[Violation], warned: Sequence[Violation], policy: AdmissionPolicy, exempt: bool
 ) -> AdmissionAnswer:
     """The refusal that lists every violation that refuses (at least one), with a warning for each that only
     warns."""
-    refusing, warned = split_by_mode(violations, policy, exempt)
     return AdmissionAnswer(
         "refused",
         refusal=refusal_text(refusing),
@@ -56,3 +68,39 @@ def is_exempt(review: PodReview, policy: AdmissionPolicy) -> bool:
     return bool(policy.exempt) and (
         review.user in policy.exempt or not policy.exempt.isdisjoint(review.groups)
     )
+
+
+def with_causes(answer: AdmissionAnswer, review: PodReview, is_kept: bool) -> AdmissionAnswer:
+    """The answer to a new pod, with what others did to it before its review first. A user may forge the marks
+    that say so, so only sentences rest on them. ``answer`` refuses the pod, or speaks of its GPUs;
+    ``is_kept``: the marks of an export stay in it."""
+    if not (answer.refusal or answer.request):
+        return answer
+    exported = (EXPORTED,) if is_kept and is_export(review.pod) else ()
+    mark = annotations_of(review.pod).get(_LIMIT_RANGER, "")
+    if not (exported or mark):
+        return answer  # nearly always
+    causes = within_limits((*exported, *_of_limit_ranges(review, mark)))
+    if not causes:
+        return answer
+    if answer.refusal:
+        return replace(answer, refusal="\n".join((*causes, answer.refusal)))
+    return replace(answer, warnings=within_limits((*causes, *answer.warnings)))
+
+
+def _of_limit_ranges(review: PodReview, mark: str) -> Iterator[str]:
+    """Of each device that a LimitRange requests for a container which does not name it."""
+    filled_in = {
+        (container, resource)
+        for resources, container in _FILLED_IN.findall(mark.partition(":")[2])
+        for resource in resources.strip().split(", ")
+        if "/" in resource
+    }
+    for container in containers(review.pod):
+        for resource, amount in asked_limits(container.raw).items():
+            if (container.name, resource) in filled_in:
+                yield (
+                    f"{container.path}.resources.limits[{resource}]: a LimitRange of namespace"
+                    f" {review.namespace} filled in {shown(str(amount))}; for a container without devices"
+                    f' write {resource}: "0"'
+                )

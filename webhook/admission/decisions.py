@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-from timekeeper.core import names
-from timekeeper.core.admission.marks import recorded_hold, recorded_time
-from timekeeper.core.admission.pods import annotations_of, sequence_of
+from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.decisions import (
     DEMOTED,
@@ -17,9 +15,10 @@ from timekeeper.core.decisions import (
     Decision,
     Figure,
 )
-from timekeeper.core.dialects.others.claims import UNKNOWN
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.dialects.others.claims import is_known
+from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
+from timekeeper.core.request.request import canonical
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -37,39 +36,33 @@ def of_admission(
     ledger, and not by what a webhook admitted since."""
     if answer.refusal:
         return _refusal(review, answer, at_ms)
-    if review.operation != "CREATE" or review.subresource or names.REQUEST not in annotations_of(review.pod):
-        return None
-    spec, annotations = review.pod["spec"], annotations_of(review.pod)
-    word = annotations.get(names.STANDING)
-    is_held = names.BUDGET_GATE in [gate["name"] for gate in sequence_of(spec.get("schedulingGates"))]
-    if not is_held and (word != "OVER_BUDGET" or policy.mode != "enforce"):
+    admission = answer.admission
+    was_over = admission is not None and admission.standing.status == "OVER_BUDGET"
+    if admission is None or not (admission.hold or was_over):
         return None
     figures: dict[str, Figure] = {
-        "standing": str(word),
-        "priorityClass": str(spec.get("priorityClassName") or ""),
-        "request": str(annotations[names.REQUEST]),
-        **({"byEstimate": 1} if word == "OVER_BUDGET" and not is_over else {}),
+        "standing": admission.standing.status,
+        "priorityClass": str(review.pod["spec"].get("priorityClassName") or ""),
+        "request": canonical(admission.request),
+        **({"byEstimate": 1} if was_over and not is_over else {}),
     }
-    if is_held:
-        declared = recorded_time(review.pod)
-        if declared:
-            figures["declaredMs"] = 1000 * int(declared)
-        if spec.get("schedulerName") != policy.scheduler_name:
-            figures[SCHEDULER_NAME] = str(spec.get("schedulerName") or "")
-        reason = "DeclaredTime" if declared else _held_reason(review.pod, word == "OVER_BUDGET", is_over)
-        return _decision(review, HELD, reason, figures, at_ms)
-    return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
+    if not admission.hold:
+        return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
+    if admission.declared:
+        figures["declaredMs"] = 1000 * int(admission.declared)
+    if admission.scheduler != policy.scheduler_name:
+        figures[SCHEDULER_NAME] = admission.scheduler
+    return _decision(review, HELD, _held_reason(admission, was_over, is_over), figures, at_ms)
 
 
-def _held_reason(pod: Json, was_over: bool, is_over: bool) -> str:
+def _held_reason(admission: Admission, was_over: bool, is_over: bool) -> str:
     """``was_over``: as the pod was governed. A pod of a namespace in budget does not overtake the pods that
     wait before it."""
-    hold = recorded_hold(pod)
-    if hold == "budget" and was_over:
+    if admission.declared:
+        return "DeclaredTime"
+    if admission.hold == "budget" and was_over:
         return "OverBudget" if is_over else "WaitsForBudget"
-    if hold and annotations_of(pod).get(names.CLAIMS) == UNKNOWN:
-        return WAITS_FOR_CLAIMS
-    return "WaitsForTurn" if hold else "Gated"
+    return "WaitsForTurn" if is_known(admission.request) else WAITS_FOR_CLAIMS
 
 
 def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from timekeeper.core import names
+from timekeeper.core.admission.admission import placed_by
 from timekeeper.core.admission.json_patch import add, escaped, merged
-from timekeeper.core.admission.mutation.govern import placed_by
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
-from timekeeper.core.admission.pods import MalformedError, checked_pod
+from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.pod_rules import gang_cap_violations
 from timekeeper.core.dialects.others.claims import NAME as CLAIMS
@@ -16,9 +16,10 @@ from timekeeper.core.gang_owners import GangOfOwner, Path, PodSet, contradiction
 from timekeeper.core.gangs import least_said, size_violations
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.rating.held import least_milli
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from webhook.admission.answers import answer
-from webhook.admission.workloads import NOT_JUDGED, as_pod, inside
+from webhook.admission.workloads import NOT_JUDGED, inside, read_template
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -34,10 +35,12 @@ Texts = Mapping[Path, Mapping[str, str]]  # the annotations of each template
 @dataclass(frozen=True, slots=True)
 class _Count:
     """Of an owner, without what the webhook wrote into it: all sets of its pods, those that Bursar places,
-    their gang, and what its templates are to say. ``gang``: None, and no ``values``, where it has none."""
+    what a pod of each of these needs at least, in milli-GPU, their gang, and what its templates are to say.
+    ``gang``: None, and no ``values``, where it has none."""
 
     found: Sequence[PodSet]
     sets: Sequence[PodSet]
+    least: Mapping[Path, int]
     gang: GangOfOwner | None
     values: Json
 
@@ -64,7 +67,7 @@ def _new(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     texts = _texts(count, gang, count.values)
     starting = [pods for pods in count.sets if names.GANG_SIZE in texts[pods.path] and not pods.is_late]
     is_jobs = review.kind == "Job" and bool(starting) and _may_ignore_disruptions(review.object)
-    violations = _violations(review, count, texts) or _above_caps(starting, texts, policy, review.namespace)
+    violations = _violations(review, count, texts) or _above_caps(starting, count.least, texts, policy)
     return answer(_written(review, texts, gang is not None, is_jobs), violations, policy, exempt=False)
 
 
@@ -89,14 +92,19 @@ def _count(review: ObjectReview, owner: Json, ours: Json, policy: AdmissionPolic
     """``owner``: the object of the review, or the former one. ``ours``: what the webhook wrote into it."""
     raw = pod_sets(review.group, review.kind, owner)
     found = [replace(pods, template=_without(pods.template, ours)) for pods in raw]
-    sets = [pods for pods in found if _is_placed_here(pods, policy, review.namespace)]
+    least = {}
+    for pods in found:
+        pod, parsed = read_template(pods.template, pods.at, policy, review.namespace)
+        if parsed.request is not None and _is_placed_here(pod, parsed.request, policy):
+            least[pods.path] = least_milli(parsed.request)
+    sets = [pods for pods in found if pods.path in least]
     gang = gang_of_owner(sets, owner)
     if gang is None:
-        return _Count(found, sets, None, {})
+        return _Count(found, sets, least, None, {})
     values = {names.GANG_SIZE: str(gang.size)}
     if gang.minimum < gang.size:
         values[names.GANG_MINIMUM] = str(gang.minimum)
-    return _Count(found, sets, gang, values)
+    return _Count(found, sets, least, gang, values)
 
 
 def _without(template: Json, ours: Json) -> Json:
@@ -134,23 +142,20 @@ def _violations(review: ObjectReview, count: _Count, texts: Texts) -> list[Viola
 
 
 def _above_caps(
-    starting: Sequence[PodSet], texts: Texts, policy: AdmissionPolicy, namespace: str
+    starting: Sequence[PodSet], least: Mapping[Path, int], texts: Texts, policy: AdmissionPolicy
 ) -> list[Violation]:
     """Of a gang without a name of its own, for pods of other owners may have the name, too."""
     starting = [pods for pods in starting if names.GANG not in texts[pods.path]]
     if not starting or not policy.caps.is_set:
         return []
-    requests = ((pods.count, policy.parsed(as_pod(pods.template), namespace).request) for pods in starting)
-    costs = sorted(least_milli(it) for count, it in requests for _ in range(count) if it is not None)
+    costs = sorted(least[pods.path] for pods in starting for _ in range(pods.count))
     needed = least_said({"metadata": {"annotations": texts[starting[0].path]}})
     return list(gang_cap_violations(starting[0].at, sum(costs[:needed]), policy.caps))
 
 
-def _is_placed_here(pods: PodSet, policy: AdmissionPolicy, namespace: str) -> bool:
+def _is_placed_here(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> bool:
     """Whether Bursar places the pods on cards; others of the owner start by themselves."""
-    pod = checked_pod(as_pod(pods.template), pods.at)
-    request = policy.parsed(pod, namespace).request
-    if request is None or request.dialect == CLAIMS:
+    if request.dialect == CLAIMS:
         return False
     if in_bursars_words(pod, request, policy):
         return True

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from timekeeper.core.admission.admission import Admission, admission_of
 from timekeeper.core.admission.json_patch import Operation, merged, patched
-from timekeeper.core.admission.marks import declared_time
-from timekeeper.core.admission.mutation.govern import gang_key_of, govern, placed_by
+from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
@@ -15,19 +15,17 @@ from timekeeper.core.admission.rules.forged import forgery_violations, without_s
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
-from timekeeper.core.dialects.others.claims import NAME as CLAIMS
-from timekeeper.core.dialects.others.claims import is_known, record_of_none
+from timekeeper.core.dialects.others.claims import record_of_none
 from timekeeper.core.kube.static_pods import is_own_mirror
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
-from timekeeper.core.wire import HeldFor
-from webhook.admission.answers import answer, is_exempt
-from webhook.admission.causes import with_causes
+from webhook.admission.answers import answer, is_exempt, with_causes
 from webhook.admission.reinvocation import (
     not_governed,
     parsed_again,
     parsed_by_first_call,
     policy_of_first_call,
+    recorded_admission,
 )
 from webhook.admission.warnings import (
     CHARGED_AS_ASSUMED,
@@ -47,17 +45,17 @@ MIRROR = AdmissionAnswer("passed", warnings=(STATIC_POD,))
 
 
 def mutate(
-    review: PodReview, standing_of: Callable[[str], Standing], policy: AdmissionPolicy
+    review: PodReview, standing_of: Callable[[GPURequest], Standing], policy: AdmissionPolicy
 ) -> AdmissionAnswer:
     """Refuses with every violation, or gives the patch that governs the pod; pods without a request pass.
 
-    ``standing_of`` is called for the pod's namespace, and only where the pod is about to be governed.
+    ``standing_of`` is called for the pod's request, and only where the pod is about to be governed.
     """
     return with_causes(_mutate(review, standing_of, policy), review, policy.mode != "enforce")
 
 
 def _mutate(
-    review: PodReview, standing_of: Callable[[str], Standing], policy: AdmissionPolicy
+    review: PodReview, standing_of: Callable[[GPURequest], Standing], policy: AdmissionPolicy
 ) -> AdmissionAnswer:
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
         operations = hide_cards(review.pod, review.old) if policy.mode == "enforce" else ()
@@ -77,20 +75,19 @@ def _mutate(
         unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
         good = unread if parsed.violations else _passed(review, policy)
         return answer(good, violations, policy, exempt)
-    standing = standing_of(review.namespace)
+    standing = standing_of(parsed.request)
     governing = without_sidecar_if_name_taken(violations, policy)
+    admission = admission_of(review.pod, parsed.request, standing, governing)
     if parsed.request.asks:  # else it may turn out to ask for no GPU
         violations = (*violations, *budget_violations(review.namespace, standing, parsed.request))
-    is_refused = would_refuse(violations, policy, exempt)
-    return answer(
-        _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt
-    )
+    good = _governed(review, admission, would_refuse(violations, policy, exempt))
+    return answer(good, violations, policy, exempt)
 
 
 def _after_first(
     review: PodReview,
     first: Sequence[Operation],
-    standing_of: Callable[[str], Standing],
+    standing_of: Callable[[GPURequest], Standing],
     policy: AdmissionPolicy,
     warning: str,
 ) -> AdmissionAnswer:
@@ -123,6 +120,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     if policy.mode == "meter":
         return NOTHING_TO_DO
     violations: tuple[Violation, ...]
+    admission = None
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
         violations, good = tuple(ephemeral_violations(review.pod, review.old)), NOTHING_TO_DO
     elif review.operation != "CREATE" or review.subresource:
@@ -134,32 +132,24 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         parsed, good = parsed_by_first_call(review, policy), VALID
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
-        unrequested = unrequested_devices(review.pod, parsed)
-        ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
-        violations = (*broken, *unrequested, *ungoverned)
-    return with_causes(answer(good, violations, policy, is_exempt(review, policy)), review, True)
+        violations = (*broken, *unrequested_devices(review.pod, parsed))
+        if parsed.request is not None and policy.mode == "enforce":
+            admission = recorded_admission(review.pod, parsed.request, governing)
+            violations = (*violations, *not_governed(review.pod, admission))
+    answered = answer(good, violations, policy, is_exempt(review, policy))
+    return with_causes(answered, review, True) if answered.refusal else replace(answered, admission=admission)
 
 
-def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:
+def _governed(review: PodReview, admission: Admission, is_refused: bool) -> AdmissionAnswer:
+    """``is_refused``: with enforcement on it would be."""
+    standing, hold = admission.standing, admission.hold
     protected = {"protected": "true"} if standing.is_protected else {}
-    return {"standing": standing.status} | ({"held": hold} if hold else {}) | protected
-
-
-def _governed(
-    review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy, is_refused: bool
-) -> AdmissionAnswer:
-    """``is_refused``: with enforcement on it would be, so its class is not spoken of."""
-    by_claims = request.dialect == CLAIMS
-    by_other = by_claims or placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
-    is_held_gang = policy.mode == "enforce" and bool(gang_key_of(review.pod, request, policy))
-    hold = policy.hold_of(standing, by_other, is_known(request)) or ("turn" if is_held_gang else "")
-    declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    governing = policy.mode == "enforce"
-    operations = govern(review.pod, request, standing.status, policy, hold, declared) if governing else []
+    governing = admission.policy.mode == "enforce"
+    operations = govern(review.pod, admission) if governing else []
     return AdmissionAnswer(
         "governed" if operations else "unchanged" if governing else "observed",
         operations=tuple(operations),
-        warnings=governing_warnings(review, request, None if is_refused else standing, policy, hold),
-        audit=_audit(standing, hold),
-        request=request,
+        warnings=governing_warnings(review, admission, is_refused),
+        audit={"standing": standing.status} | ({"held": hold} if hold else {}) | protected,
+        admission=admission,
     )

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
+from timekeeper.core.admission.admission import Admission, admission_of
 from timekeeper.core.admission.json_patch import Operation
-from timekeeper.core.admission.marks import recorded_hold, recorded_time
+from timekeeper.core.admission.marks import recorded_hold
 from timekeeper.core.admission.mutation import mps, sidecar
 from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
@@ -55,16 +56,14 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
         return None
     if is_export(review.pod):
         return None
-    word = _recorded_word(review.pod)
     request = parse(review.pod).request
     governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod, policy), policy)
     if request is None:
         return None
-    recorded = recorded_hold(review.pod), recorded_time(review.pod)
-    changes = govern(review.pod, request, word, governing, *recorded)
-    if any(map(_is_of_first_call, changes)):
+    recorded = recorded_admission(review.pod, request, governing)
+    if any(map(_is_of_first_call, govern(review.pod, recorded))):
         return None
-    return word
+    return recorded.standing.status
 
 
 def parsed_again(review: PodReview, policy: AdmissionPolicy) -> ParsedRequest:
@@ -119,17 +118,19 @@ def parsed_by_first_call(review: PodReview, policy: AdmissionPolicy) -> ParsedRe
     return parse(pod) if names.CLAIMS in annotations_of(pod) else parse_new(pod, "pass")
 
 
-def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> Iterator[Violation]:
-    """A violation for each operation that governing by the recorded standing would still need, or one where
-    Bursar wrote nothing at all. Whether such a pod met a worker that still meters, or another webhook added
-    its request after us, cannot be told: it is refused."""
-    if parsed.request is None:
-        return
+def recorded_admission(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> Admission:
+    """What /mutate decided of the pod, by the standing and the hold that it recorded in it."""
+    return admission_of(pod, request, Standing(_recorded_word(pod)), policy, recorded_hold(pod))
+
+
+def not_governed(pod: Json, recorded: Admission) -> Iterator[Violation]:
+    """A violation for each operation that governing as it is recorded would still need, or one where Bursar
+    wrote nothing at all. Whether such a pod met a worker that still meters, or another webhook added its
+    request after us, cannot be told: it is refused."""
     if not _WRITTEN & {*labels_of(pod), *annotations_of(pod)}:
         yield _not_governed("/metadata/labels", _NOTHING_WRITTEN)
         return
-    recorded = _recorded_word(pod), policy, recorded_hold(pod), recorded_time(pod)
-    for operation in govern(pod, parsed.request, *recorded):
+    for operation in govern(pod, recorded):
         if not _refreshes_sidecar(pod, operation):
             problem = "another webhook or a race changed what Bursar wrote here"
             yield _not_governed(str(operation["path"]), problem)

@@ -6,15 +6,9 @@ The API server drops a warning with a line break, and cuts all warnings once the
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.admission.mutation import govern
+from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.mutation.sidecar import find_sidecar, requests_of
-from timekeeper.core.admission.policy import (
-    AdmissionPolicy,
-    PriorityClass,
-    Standing,
-    is_above_budget_class,
-    without_placement,
-)
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing, is_above_budget_class
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
 from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
@@ -25,7 +19,6 @@ from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
-from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.wire.pod_review import PodReview
 
 LONGEST_BYTES = 256
@@ -51,19 +44,11 @@ WHOLE_CARDS = (
 )
 
 
-def governing_warnings(
-    review: PodReview, request: GPURequest, standing: Standing | None, policy: AdmissionPolicy, hold: HeldFor
-) -> tuple[str, ...]:
-    """What the user of a pod that is being governed should know, most important first. ``standing``: None for
-    an observed pod that would be refused; ``hold``: how the pod is held."""
-    word = govern.class_status(standing.status if standing else "UNKNOWN", hold)
-    of_standing = _of_standing(review.namespace, standing, policy, hold == "budget") if standing else ()
-    return within_limits(
-        (
-            *of_standing,
-            *_of_changes(review, request, word, policy),
-        )
-    )
+def governing_warnings(review: PodReview, admission: Admission, is_refused: bool) -> tuple[str, ...]:
+    """What the user of a pod that is being governed should know, most important first. ``is_refused``: with
+    enforcement on it would be, so its standing is not spoken of."""
+    of_standing = () if is_refused else _of_standing(review.namespace, admission)
+    return within_limits((*of_standing, *_of_changes(review, admission)))
 
 
 def violation_warnings(
@@ -120,13 +105,15 @@ def _cut(line: str) -> str:
     return raw[: LONGEST_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is_held: bool) -> Iterator[str]:
-    """``is_held``: the pod waits for the budget."""
+def _of_standing(namespace: str, admission: Admission) -> Iterator[str]:
+    standing, policy, is_held = admission.standing, admission.policy, admission.hold == "budget"
     if standing.is_protected:
         yield f"Namespace {namespace} has no GPU budget left for others. This pod is protected: {_PROTECTED}"
         return
-    used, ours = f"Namespace {namespace} has used", policy.class_of(standing.status)
-    gets = _gets(ours) if policy.mode == "enforce" else ""
+    used, ours = f"Namespace {namespace} has used", admission.standing_class
+    gets = (
+        f" This pod gets priority class {ours.name}." if not ours.absent and policy.mode == "enforce" else ""
+    )
     effect = _HELD if is_held else gets
     if standing.status == "UNKNOWN":
         yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{gets}"
@@ -154,19 +141,14 @@ _PROTECTED = "it is in budget, because protect selects it and its floor is not u
 _HELD = " This pod is held until the budget can pay it."
 
 
-def _gets(ours: PriorityClass) -> str:
-    return "" if ours.absent else f" This pod gets priority class {ours.name}."
-
-
 def _is_nearly_used(standing: Standing) -> bool:
     used, warn_at = standing.ratio_milli, standing.warn_at_milli
     return used is not None and warn_at is not None and used >= warn_at
 
 
-def _of_changes(
-    review: PodReview, request: GPURequest, word: StandingWord, policy: AdmissionPolicy
-) -> Iterator[str]:
-    pod, spec, ours = review.pod, review.pod["spec"], policy.class_of(word)
+def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
+    pod, spec, ours = review.pod, review.pod["spec"], admission.standing_class
+    request, policy = admission.request, admission.policy
     if ours.absent and policy.mode == "enforce":
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
@@ -176,17 +158,16 @@ def _of_changes(
     yield from _without_cards(spec, request, policy)
     if policy.mode != "enforce":
         return
-    yield from _of_claims(review, request, policy)
+    yield from _of_claims(review, admission)
     yield from _without_effect(pod, request)
     if spec.get("resources"):
-        yield from _without_sidecar(pod, without_placement(policy, request.dialect, pod))
-    own = spec.get("priorityClassName")
-    has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
+        yield from _without_sidecar(pod, policy)
+    own, given = spec.get("priorityClassName"), admission.class_given
     if (
         spec.get("priority") is not None  # else a manifest's, whose class is not known
-        and own not in (None, ours.name, policy.cluster_default)
-        and not has_rule
-        and not govern.keeps_own_class(spec, word, policy)
+        and given is not None
+        and own not in (None, given.name, policy.cluster_default)
+        and not is_above_budget_class(spec, policy)  # then the rule priority-class warns
     ):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."
@@ -208,16 +189,16 @@ def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> 
         yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
 
 
-def _of_claims(review: PodReview, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
+def _of_claims(review: PodReview, admission: Admission) -> Iterator[str]:
+    request = admission.request
     if not claims.is_known(request):
-        asked = policy.claims.asked_by(review.pod, review.namespace, containers(review.pod))
+        asked = admission.policy.claims.asked_by(review.pod, review.namespace, containers(review.pod))
         missing = first_of(asked.missing, 3) if asked else ""
         missing = missing or "a claim, template or device class"  # known by now, and not at the first call
         yield f"This pod is held until it is known what it asks for: {missing}."
-    spec = review.pod["spec"]
+    given, wanted = review.pod["spec"].get("schedulerName") or "", admission.scheduler
     if request.dialect != claims.NAME:
         return
-    given, wanted = spec.get("schedulerName") or "", govern.placed_by(spec, request.dialect, policy)
     if given not in ("", wanted):
         yield f"schedulerName {shown(given)} is replaced: {wanted} alone allocates devices to claims."
 

@@ -20,6 +20,9 @@ from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.rating.held import cards_text, least_milli
+from timekeeper.core.request.request import ParsedRequest
+from timekeeper.core.standings import Caps
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal
@@ -134,16 +137,18 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
         return NOT_JUDGED
     for at, template in changed:
         try:
-            violations += template_violations(template, at, policy, review.namespace)
-            stuck += _stuck_update(review, template, policy)
-            if review.kind == "StatefulSet" and policy.parsed(as_pod(template), review.namespace).request:
+            pod, parsed = read_template(template, at, policy, review.namespace)
+            violations += template_violations(pod, parsed, at, policy)
+            if parsed.request is not None and review.kind == "StatefulSet":
                 violations += waits_for_itself(review.object)
+            elif parsed.request is not None and review.kind == "Deployment":
+                stuck += _stuck_update(mapping(review.object.get("spec")), parsed.request, policy.caps)
         except MalformedError as error:
             unread.append(f"This pod template is not reviewed: {error}")
     exempt = makers_are_exempt(review.group, review.kind, policy)
     refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
-        return refusal(violations, policy, exempt)
+        return refusal(refusing, warned, policy, exempt)
     warnings = within_limits((*violation_warnings(warned, policy, exempt), *stuck, *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
@@ -159,22 +164,18 @@ def _misplaced(
     return [violation for violation in now if violation not in before]
 
 
-def _stuck_update(review: ObjectReview, template: Json, policy: AdmissionPolicy) -> list[str]:
+def _stuck_update(spec: Json, request: GPURequest, limits: Caps) -> list[str]:
     """Of a Deployment whose update can never go on: a cap does not allow one pod more, and no pod may go
     first."""
-    spec, request = (
-        mapping(review.object.get("spec")),
-        policy.parsed(as_pod(template), review.namespace).request,
-    )
     replicas = spec.get("replicas", 1)
-    if review.kind != "Deployment" or request is None or type(replicas) is not int or replicas < 1:
+    if type(replicas) is not int or replicas < 1:
         return []
     if not _waits_for_new_pods(mapping(spec.get("strategy")), replicas):
         return []
     least = (replicas + 1) * least_milli(request)
     caps = (
-        ("the namespace", policy.caps.own.total_milli),
-        (f"group {policy.caps.group}", policy.caps.of_group.total_milli),
+        ("the namespace", limits.own.total_milli),
+        (f"group {limits.group}", limits.of_group.total_milli),
     )
     return [
         f"spec.strategy: an update needs {cards_text(least)} GPUs at one time, and the budget of {whose} has"
@@ -249,21 +250,27 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
         for at, template in found(review.object, (path,)):
             given = review.object["spec"]["template"]["spec"].get(DURATION)
             if given is None and template["spec"].get(DURATION) is not None:
-                pod = checked_pod(as_pod(template), at)
-                if policy.parsed(pod, review.namespace).request is not None:
+                pod, parsed = read_template(template, at, policy, review.namespace)
+                if parsed.request is not None:
                     return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
     return NOT_JUDGED
 
 
-def template_violations(
-    template: Json, at: str, policy: AdmissionPolicy, namespace: str = ""
-) -> tuple[Violation, ...]:
-    """The violations of the pods made from the template in ``namespace``, with paths from the
-    workload's root. Raises MalformedError where it is not a pod template."""
+def read_template(
+    template: Json, at: str, policy: AdmissionPolicy, namespace: str
+) -> tuple[Json, ParsedRequest]:
+    """The pods made from the template in ``namespace``, and what each asks for. Raises MalformedError where
+    it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    parsed = policy.parsed(pod, namespace)
+    return pod, policy.parsed(pod, namespace)
+
+
+def template_violations(
+    pod: Json, parsed: ParsedRequest, at: str, policy: AdmissionPolicy
+) -> tuple[Violation, ...]:
+    """The violations of the pods made from a template, with paths from the workload's root."""
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
     # a pod gets the label or the controller that names its gang when it is created
     return inside((violation for violation in found if violation.problem != NAMELESS), at)

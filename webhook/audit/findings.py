@@ -211,12 +211,11 @@ def of_workload(
     suspect: list[Violation] = []
     for at, template in templates:
         try:
-            violations += workloads.template_violations(template, at, policy, namespace)
+            pod, parsed = workloads.read_template(template, at, policy, namespace)
         except MalformedError:
             continue  # of a custom kind and not a pod template; admission admits it too
-        pod = workloads.as_pod(template)
-        pod["metadata"] = {**mapping(pod["metadata"]), "namespace": namespace}
-        parsed = policy.parsed(pod, namespace)
+        violations += workloads.template_violations(pod, parsed, at, policy)
+        pod = {**pod, "metadata": {**pod["metadata"], "namespace": namespace}}
         past += workloads.inside(bypass_violations(pod, parsed, classes), at)
         suspect += workloads.inside(suspect_violations(pod, parsed), at)
     place = namespace, kind, str(metadata.get("name", ""))

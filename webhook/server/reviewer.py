@@ -8,6 +8,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.protection import cost, protected, takes_of
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from timekeeper.core.json_values import Json
+from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
@@ -64,15 +65,15 @@ class Reviewer:
         protect, group = (entry.protect, entry.group) if entry else (None, "")
         lookahead_ms = table.settings.lookahead_ms if table else None
 
-        def standing_of(namespace: str) -> Standing:
-            now_ms = self._now_ms()
+        def standing_of(request: GPURequest) -> Standing:
+            namespace, now_ms = review.namespace, self._now_ms()
             spent = 0 if before else self._admitted.spent(namespace, now_ms)
             by_group = self._admitted.spent(group, now_ms) if group and not before else 0
             now = standing(table, namespace, spent, now_ms, self._stale_after_ms, by_group)
             if before == "OVER_BUDGET":
                 return as_before(now)
             taken = 0 if before else self._protected.spent(namespace, now_ms)
-            return protected(now, protect, review.pod, taken, lookahead_ms)
+            return protected(now, protect, review.pod, request, taken, lookahead_ms)
 
         answer = pods.mutate(review, standing_of, policy)
         request = first_governed_request(review, answer)

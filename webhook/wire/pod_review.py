@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.pods import MalformedError, checked_pod, text_of
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
@@ -50,7 +51,12 @@ class AdmissionAnswer:
     warnings: tuple[str, ...] = ()
     audit: Mapping[str, str] = field(default_factory=dict)  # audit annotations
     rules: tuple[tuple[str, str], ...] = ()  # violated rules, each with its effective mode
-    request: GPURequest | None = None  # the pod's request where the pod is governed
+    admission: Admission | None = None  # of a pod that is governed, or observed
+
+    @property
+    def request(self) -> GPURequest | None:
+        """What such a pod asks for."""
+        return self.admission.request if self.admission is not None else None
 
 
 def read(body: bytes) -> PodReview:

@@ -4,9 +4,8 @@ from scheduler_ext.model.pod import read_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.waiting.order import queue_key
 from tests.scheduler_ext.worlds import request_of
-from tests.webhook.worlds import POLICY, governed, violations_of
+from tests.webhook.worlds import POLICY, governed, operations, violations_of
 from tests.worlds import Json, of_resources, pod
-from timekeeper.core.admission.mutation.govern import govern
 
 
 def genius(*containers: Json, **labels: str) -> Json:
@@ -28,7 +27,7 @@ def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_exte
     assert main["resources"] == {"limits": {"cpu": "1", **placement}, "requests": placement}
     assert "resources" not in other or not other["resources"].get("limits")
     assert after["spec"]["schedulerName"] == POLICY.scheduler_name
-    assert govern(after, request_of(after), "IN_BUDGET", POLICY) == []
+    assert operations(after) == []
 
 
 def test_the_container_with_that_resource_has_the_cards_wherever_others_are_inserted() -> None:

@@ -20,7 +20,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy
-from webhook.admission.causes import EXPORTED
+from webhook.admission.answers import EXPORTED
 from webhook.admission.pods import validate
 from webhook.admission.reinvocation import earlier_standing
 from webhook.admission.warnings import EXPORT

@@ -135,13 +135,14 @@ class AdmissionPolicy:
         releases it once that is so."""
         if self.mode != "enforce":
             return ""
-        if not is_known:
-            return self.hold_of(standing, by_other) or "turn"
-        if standing.status == "UNKNOWN":
-            return ""
-        if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
-            return "budget"
-        return standing.hold or ("turn" if by_other and self.caps.is_set else "")
+        waits_for_turn = not is_known
+        if standing.status != "UNKNOWN":
+            if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
+                return "budget"
+            if standing.hold:
+                return standing.hold
+            waits_for_turn = waits_for_turn or (by_other and self.caps.is_set)
+        return "turn" if waits_for_turn else ""
 
 
 def without_placement(policy: AdmissionPolicy, dialect: str = "", pod: Json | None = None) -> AdmissionPolicy:

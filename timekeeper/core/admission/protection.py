@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.dialects.moments import most_at_once
+from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.protected import Published
-from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
 
 LIFE_MS = 5_000  # of what was admitted: the next table counts it
@@ -36,14 +36,18 @@ def takes_of(published: Published, request: GPURequest, lookahead_ms: int | None
 
 
 def protected(
-    now: Standing, published: Published | None, pod: Json, taken: int, lookahead_ms: int | None
+    now: Standing,
+    published: Published | None,
+    pod: Json,
+    request: GPURequest,
+    taken: int,
+    lookahead_ms: int | None,
 ) -> Standing:
     """The pod's standing, where ``now`` is its namespace's. ``taken``: what of the floor was given out since
     the table, in its unit. A pod that is not in budget only because nothing is known gets nothing."""
     if published is None or not _matters(now) or not _selects(published, pod):
         return now
-    request = parse(pod).request
-    if request is None or taken + takes_of(published, request, lookahead_ms) > published.left:
+    if not is_known(request) or taken + takes_of(published, request, lookahead_ms) > published.left:
         return now
     hold = "turn" if published.has_turns else "" if now.hold == "budget" else now.hold
     return replace(now, status="IN_BUDGET", hold=hold, is_protected=True)

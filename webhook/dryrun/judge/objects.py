@@ -9,7 +9,7 @@ import orjson
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.admission.json_patch import patched
-from timekeeper.core.admission.pods import MalformedError, checked_pod
+from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
@@ -192,10 +192,9 @@ def _flags_for(subject: _Subject, world: AssumedCluster) -> Iterator[str]:
         text = f"{subject.group}/{subject.kind}={'.'.join(steps)}"
         try:
             workloads.read_path(text)
-            pod = checked_pod(workloads.as_pod(template), ".".join(steps))
+            _, parsed = workloads.read_template(template, ".".join(steps), policy, subject.namespace)
         except (workloads.BadPathError, MalformedError):
             continue
-        parsed = policy.parsed(pod, subject.namespace)
         if parsed.request is not None or parsed.violations:
             yield f"Its pods request GPUs; --template-path '{text}' reviews this template."
 
@@ -217,7 +216,7 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     namespace, policy = subject.namespace, world.policy_for(subject.namespace)
     raw, told = _resolved(defaulting.pod(subject.value), namespace, world)
     asked = _review(raw, namespace)
-    answer = pods.mutate(asked, world.standing_of, policy)
+    answer = pods.mutate(asked, lambda _: world.standing_of(namespace), policy)
     parsed = policy.parsed(asked.pod, asked.namespace)
     past, suspected = _by_policies(asked.pod, parsed, policy, world)
     warnings = () if policy.mode == "meter" else (*answer.warnings, *told, *suspected)
@@ -325,9 +324,10 @@ def _template(
     outcome = (_pod_outcome(at, asked.pod, parsed, policy),)
     if policy.mode == "meter":
         return (), (), outcome
-    broken = workloads.template_violations(template, at, policy, namespace)
+    pod, _ = workloads.read_template(template, at, policy, namespace)
+    broken = workloads.template_violations(pod, parsed, at, policy)
     found, _ = split_by_mode(broken, policy, exempt)
-    answer = pods.mutate(asked, world.standing_of, policy)
+    answer = pods.mutate(asked, lambda _: world.standing_of(namespace), policy)
     past, suspected = _by_policies(asked.pod, parsed, policy, world)
     suspected = tuple(f"{at}: {sentence}" for sentence in suspected)
     refusal = answer.refusal or (message(past) if past else "")

@@ -9,78 +9,45 @@ from collections.abc import Mapping
 
 from timekeeper.core import names
 from timekeeper.core.admission import marks
+from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.json_patch import Operation, add, escaped, merged, remove
 from timekeeper.core.admission.mutation import mps, sidecar, visible_devices
 from timekeeper.core.admission.pods import annotations_of, sequence_of, variables_of
-from timekeeper.core.admission.policy import (
-    AdmissionPolicy,
-    PriorityClass,
-    is_above_budget_class,
-    scheduler_of,
-    without_placement,
-)
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import gang_of
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
-from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.values import GPURequest
-from timekeeper.core.wire import HeldFor, StandingWord
+from timekeeper.core.wire import HeldFor
 
 _PERCENTAGES = frozenset(each.vgpu.percentage for each in DIALECTS if each.vgpu is not None)
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
 
 
-def govern(
-    pod: Json,
-    request: GPURequest,
-    word: StandingWord,
-    policy: AdmissionPolicy,
-    hold: HeldFor = "",
-    declared: str = "",
-) -> list[Operation]:
-    """The operations that govern the pod; empty where it is governed already.
+def govern(pod: Json, admission: Admission) -> list[Operation]:
+    """The operations that govern the pod as it is decided; empty where it is governed already.
 
-    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held,
-    each member of a gang also by the gang's gate; ``declared``: how long it means to run, in seconds, if it
-    reserves that.
-    Annotations are overwritten, never trusted: standing and priority class are always set together, and so
-    are the annotation of a held pod and its gate.
+    Each member of a gang is also held by the gang's gate. Annotations are overwritten, never trusted:
+    standing and priority class are always set together, and so are the annotation of a held pod and its gate.
     """
-    gang_key = gang_key_of(pod, request, policy) if hold else ""
-    policy = without_placement(policy, request.dialect, pod)
-    written = {
-        **of_claims.record_of_none(pod, request),
-        **marks.annotations(request, word, hold, declared, gang_key),
-    }
+    request, policy = admission.request, admission.policy
+    word, hold, gang_key = admission.standing.status, admission.hold, admission.gang_key
+    said = marks.annotations(request, word, hold, admission.declared, gang_key)
+    written = {**of_claims.record_of_none(pod, request), **said}
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", written),
         *_gates(pod, hold, gang_key),
-        *_undeclared(pod, declared),
-        *_priority(pod["spec"], class_status(word, hold), policy),
-        *_scheduler(pod["spec"], request, policy),
-        *_placement(pod["spec"], request, policy),
+        *_undeclared(pod, admission.declared),
+        *_priority(pod["spec"], admission.class_given),
+        *_scheduler(pod["spec"], admission),
+        *_placement(pod["spec"], admission),
         *_toleration(pod["spec"], policy.gpu_node_taint),
         *_containers(pod["spec"], request, policy),
         *_sidecar(pod, request, policy),
     ]
-
-
-def class_status(word: StandingWord, hold: HeldFor) -> StandingWord:
-    """The standing that determines the class: a pod that waits for its budget has the class of pods in
-    budget, because its class cannot change when it is released."""
-    return "IN_BUDGET" if hold == "budget" else word
-
-
-def gang_key_of(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> str:
-    """The key of the gang whose start is ours; "" where there is none, or another scheduler starts it."""
-    gang = gang_of(pod)
-    is_ours = gang is not None and request.dialect != of_claims.NAME
-    is_ours = is_ours and placed_by(pod["spec"], request.dialect, policy) == policy.scheduler_name
-    return gang.key if gang is not None and is_ours else ""
 
 
 def _gates(pod: Json, hold: HeldFor, gang_key: str) -> list[Operation]:
@@ -111,36 +78,15 @@ def _undeclared(pod: Json, declared: str) -> list[Operation]:
     return [remove(f"/metadata/annotations/{escaped(names.DECLARED)}")]
 
 
-def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> bool:
-    """Whether the pod keeps its user's priority class: its value, which the API server resolves before any
-    webhook runs, is at most that of the standing's class. The cluster's default is not its user's. In observe
-    mode every class is kept. Where the standing's class does not exist, each class is kept that is not above
-    the one of pods in budget."""
-    own, value, ours = spec.get("priorityClassName"), spec.get("priority"), policy.class_of(word)
-    if own == policy.cluster_default and policy.mode != "observe":
-        return False  # its user named none
-    if not own or policy.mode == "observe":
-        return bool(own)
-    if ours.absent:
-        return not is_above_budget_class(spec, policy)
-    return value is not None and ours.value is not None and value <= ours.value
+def _priority(spec: Json, given: PriorityClass | None) -> list[Operation]:
+    """Sets the class by name, with its numbers or none in place of those of the former class: the API server
+    refuses a class with numbers of another one, and fills in missing numbers.
 
-
-def _priority(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
-    """Sets the standing's class by name, with its numbers or none in place of those of the former class: the
-    API server refuses a class with numbers of another one, and fills in missing numbers.
-
-    Known numbers are written, because a change by the API server after us causes a second review. A class
-    that does not exist is not set; a class above that of pods in budget is still replaced.
+    Known numbers are written, because a change by the API server after us causes a second review.
     """
-    ours = policy.class_of(word)
-    if ours.absent:
-        if not is_above_budget_class(spec, policy):
-            return []
-        ours = policy.in_budget
-    if spec.get("priorityClassName") == ours.name or keeps_own_class(spec, word, policy):
+    if given is None or spec.get("priorityClassName") == given.name:
         return []
-    return [add("/spec/priorityClassName", ours.name), *_numbers(spec, ours)]
+    return [add("/spec/priorityClassName", given.name), *_numbers(spec, given)]
 
 
 def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
@@ -150,42 +96,22 @@ def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
     return [add(f"/spec/{name}", value) for name, value in right.items() if spec.get(name) != value]
 
 
-def _scheduler(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
-    changed = []
-    wanted = placed_by(spec, request.dialect, policy)
-    if (spec.get("schedulerName") or "") != wanted:
-        changed.append(add("/spec/schedulerName", wanted))
-    if policy.runtime_class and request.dialect != DEVICE and not spec.get("runtimeClassName"):
-        changed.append(add("/spec/runtimeClassName", policy.runtime_class))
+def _scheduler(spec: Json, admission: Admission) -> list[Operation]:
+    changed, runtime_class = [], admission.policy.runtime_class
+    if (spec.get("schedulerName") or "") != admission.scheduler:
+        changed.append(add("/spec/schedulerName", admission.scheduler))
+    if runtime_class and admission.request.dialect != DEVICE and not spec.get("runtimeClassName"):
+        changed.append(add("/spec/runtimeClassName", runtime_class))
     return changed
 
 
-def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
-    """The schedulerName of the pod once it is governed. In observe mode each pod keeps its own: on nodes
-    without an inventory the scheduler that its user chose still places it, and Bursar's would not."""
-    given = spec.get("schedulerName") or ""
-    if policy.mode == "observe":
-        return given
-    if policy.places and policy.claims.resources and _may_get_claims(spec, policy.claims.resources):
-        return policy.claim_scheduler
-    if policy.places and BY_NAME[dialect].plugin_chooses and of_claims.has_claims(spec):
-        return policy.claim_scheduler  # which alone allocates devices; the plugin chooses the cards
-    return scheduler_of(dialect, given, policy)
-
-
-def _may_get_claims(spec: Json, resources: frozenset[str]) -> bool:
-    """Whether a container has a limit of one of these, for which its scheduler may allocate devices."""
-    every = (each for field in ("initContainers", "containers") for each in sequence_of(spec.get(field)))
-    return any(not resources.isdisjoint(asked_limits(each)) for each in every)
-
-
-def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
+def _placement(spec: Json, admission: Admission) -> list[Operation]:
     """For a pod of Bursar's scheduler without a resource that kube-scheduler knows: the one for which it
     calls the extender, in its first container with cards. Without it kube-scheduler would bind the pod
     itself, and with it no other scheduler would."""
-    if not BY_NAME[request.dialect].needs_placement:
-        return []
-    if placed_by(spec, request.dialect, policy) != policy.scheduler_name:
+    request = admission.request
+    is_ours = admission.scheduler == admission.policy.scheduler_name
+    if not is_ours or not BY_NAME[request.dialect].needs_placement:
         return []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(sequence_of(spec.get(field))):

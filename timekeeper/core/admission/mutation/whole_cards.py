@@ -6,8 +6,8 @@ before anything else is read of it; a second call finds nothing to change.
 
 from collections.abc import Iterator
 
+from timekeeper.core.admission.admission import placed_by
 from timekeeper.core.admission.json_patch import Operation, add, escaped
-from timekeeper.core.admission.mutation.govern import placed_by
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.dialects import nvidia

@@ -1,0 +1,119 @@
+"""What is decided of one new pod whose request is known: made once for each review, and read by patch,
+warnings, audit, decision and log."""
+
+from dataclasses import dataclass
+
+from timekeeper.core.admission.marks import declared_time, recorded_time
+from timekeeper.core.admission.pods import sequence_of
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    PriorityClass,
+    Standing,
+    is_above_budget_class,
+    scheduler_of,
+    without_placement,
+)
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import gang_of
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.zeros import asked_limits
+from timekeeper.core.values import GPURequest
+from timekeeper.core.wire import HeldFor, StandingWord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What a pod asks for, who places it, its gang, standing, hold and class. ``policy``: of its namespace,
+    without what the pod does not get; ``scheduler``: the schedulerName of the governed pod; ``gang_key``: of
+    the gang whose start is ours, "" without one; ``declared``: how long it means to run, in seconds, if it
+    reserves that; ``standing_class``: of its standing and hold; ``class_given``: None: it keeps its own."""
+
+    request: GPURequest
+    policy: AdmissionPolicy
+    scheduler: str
+    gang_key: str
+    standing: Standing
+    hold: HeldFor
+    declared: str
+    standing_class: PriorityClass
+    class_given: PriorityClass | None
+
+
+def admission_of(
+    pod: Json,
+    request: GPURequest,
+    standing: Standing,
+    policy: AdmissionPolicy,
+    recorded: HeldFor | None = None,
+) -> Admission:
+    """Of a pod that breaks no rule. ``request`` is what the core parsed from this pod; ``recorded``: how
+    /mutate has held it, None: not yet."""
+    spec, dialect = pod["spec"], request.dialect
+    scheduler = placed_by(spec, dialect, policy)
+    is_ours = dialect != of_claims.NAME and scheduler == policy.scheduler_name
+    gang = gang_of(pod) if is_ours else None
+    if recorded is None:
+        is_held_gang = gang is not None and policy.mode == "enforce"
+        hold = policy.hold_of(standing, not is_ours, of_claims.is_known(request)) or (
+            "turn" if is_held_gang else ""
+        )
+        declared = declared_time(pod) if policy.reserves_declared and hold == "budget" else ""
+    else:
+        hold, declared = recorded, recorded_time(pod)
+    standing_class = policy.class_of(class_status(standing.status, hold))
+    return Admission(
+        request=request,
+        policy=without_placement(policy, dialect, pod),
+        scheduler=scheduler,
+        gang_key=gang.key if gang is not None and hold else "",
+        standing=standing,
+        hold=hold,
+        declared=declared,
+        standing_class=standing_class,
+        class_given=_class_given(spec, standing_class, policy),
+    )
+
+
+def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
+    """The schedulerName of the pod once it is governed. In observe mode each pod keeps its own: on nodes
+    without an inventory the scheduler that its user chose still places it, and Bursar's would not."""
+    given = spec.get("schedulerName") or ""
+    if policy.mode == "observe":
+        return given
+    if policy.places and policy.claims.resources:  # for which its scheduler may allocate devices
+        every = (each for field in ("initContainers", "containers") for each in sequence_of(spec.get(field)))
+        if any(not policy.claims.resources.isdisjoint(asked_limits(container)) for container in every):
+            return policy.claim_scheduler
+    if policy.places and BY_NAME[dialect].plugin_chooses and of_claims.has_claims(spec):
+        return policy.claim_scheduler  # which alone allocates devices; the plugin chooses the cards
+    return scheduler_of(dialect, given, policy)
+
+
+def class_status(word: StandingWord, hold: HeldFor) -> StandingWord:
+    """The standing that determines the class: a pod that waits for its budget has the class of pods in
+    budget, because its class cannot change when it is released."""
+    return "IN_BUDGET" if hold == "budget" else word
+
+
+def keeps_own_class(spec: Json, ours: PriorityClass, policy: AdmissionPolicy) -> bool:
+    """Whether the pod keeps its user's priority class: its value, which the API server resolves before any
+    webhook runs, is at most that of ``ours``, the standing's class. The cluster's default is not its user's.
+    In observe mode every class is kept. Where the standing's class does not exist, each class is kept that is
+    not above the one of pods in budget."""
+    own, value = spec.get("priorityClassName"), spec.get("priority")
+    if own == policy.cluster_default and policy.mode != "observe":
+        return False  # its user named none
+    if not own or policy.mode == "observe":
+        return bool(own)
+    if ours.absent:
+        return not is_above_budget_class(spec, policy)
+    return value is not None and ours.value is not None and value <= ours.value
+
+
+def _class_given(spec: Json, ours: PriorityClass, policy: AdmissionPolicy) -> PriorityClass | None:
+    """``ours``: the standing's class. One that does not exist is not set; a class above that of pods in
+    budget is still replaced."""
+    if ours.absent:
+        return policy.in_budget if is_above_budget_class(spec, policy) else None
+    return None if keeps_own_class(spec, ours, policy) else ours
