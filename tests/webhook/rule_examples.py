@@ -24,7 +24,7 @@ from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
-from webhook.admission.reinvocation import not_governed, recorded_admission
+from webhook.admission.validation import not_governed, recorded_admission
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

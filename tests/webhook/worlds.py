@@ -23,6 +23,7 @@ from timekeeper.core.admission.policy import (
 )
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.request.request import parse_new
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.admission.pods import mutate
@@ -200,6 +201,16 @@ def mutated(
 ) -> AdmissionAnswer:
     """The answer of /mutate to a pod of a namespace with this standing."""
     return mutate(review(raw, **request), lambda _: standing, policy)
+
+
+def requested(answer: AdmissionAnswer) -> GPURequest | None:
+    """What a governed or observed pod asks for."""
+    return answer.admission.request if answer.admission is not None else None
+
+
+def counted(answer: AdmissionAnswer) -> GPURequest | None:
+    """What the call counts of the budget."""
+    return answer.admission.counted if answer.admission is not None else None
 
 
 def patch_of(response: Json) -> list[Any]:

@@ -27,6 +27,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sid
 from timekeeper.core.admission.protection import protected
 from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.forged import without_marks
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.admission.table import (
@@ -160,14 +161,13 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
     class."""
     policy = terms.policy
     try:
-        pod = checked_pod(raw, "pod")
+        pod = without_marks(checked_pod(raw, "pod"), policy)
     except MalformedError as error:
         return Verdict("unjudged", sentence=_cut(str(error)))
     parsed = parse_new(pod, policy.unknown_accelerators, named=policy.accelerators)
     found, _ = split_by_mode(pod_violations(pod, parsed, policy), policy)
-    refusing = [
-        each for each in (*found, *bypass_violations(pod, parsed)) if not (is_bound and _is_of_placing(each))
-    ]
+    broken = (*found, *bypass_violations(pod, parsed))
+    refusing = [violation for violation in broken if not (is_bound and violation.rule == "node-name")]
     if refusing:
         return _refused(refusing)
     if parsed.request is None:
@@ -202,12 +202,6 @@ def _waits_for_cards(namespace: str, request: GPURequest, terms: AdmissionTerms)
                 f" one time (maxGPUs), and earlier pods hold {cards_text(held)}."
             )
     return ""
-
-
-def _is_of_placing(violation: Violation) -> bool:
-    """Whether schedulers and node plugins write what is refused: the node, and annotations of theirs."""
-    is_ours = violation.path.startswith(f"metadata.annotations[{names.DOMAIN}/")
-    return violation.rule == "node-name" or (violation.rule == "forged-annotation" and not is_ours)
 
 
 def _refused(violations: Iterable[Violation]) -> Verdict:

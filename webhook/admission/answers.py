@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from timekeeper.core.admission.pods import annotations_of
 from timekeeper.core.admission.policy import AdmissionPolicy
-from timekeeper.core.admission.rules.export import is_export
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits
@@ -16,10 +15,6 @@ from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 MAX_SHOWN = 50  # violations in one refusal; answers stay small
 
-EXPORTED = (
-    "This is the export of a bound pod; delete spec.nodeName, the label bursar.dev/governed, and annotations"
-    " under bursar.dev/ and of its node's plugin"
-)
 # of LimitRanger: "LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; ..."
 _LIMIT_RANGER = "kubernetes.io/limit-ranger"
 _FILLED_IN = re.compile(r"([^;]+) limit for (?:init )?container ([^;]+)")
@@ -34,7 +29,7 @@ def answer(
         return refusal(refusing, warned, policy, exempt)
     if not warned:
         return good
-    governed = good.request is not None
+    governed = good.admission is not None
     warnings = violation_warnings(warned, policy, exempt, governed=governed)
     return replace(
         good,
@@ -70,22 +65,14 @@ def is_exempt(review: PodReview, policy: AdmissionPolicy) -> bool:
     )
 
 
-def with_causes(answer: AdmissionAnswer, review: PodReview, is_kept: bool) -> AdmissionAnswer:
-    """The answer to a new pod, with what others did to it before its review first. A user may forge the marks
-    that say so, so only sentences rest on them. ``answer`` refuses the pod, or speaks of its GPUs;
-    ``is_kept``: the marks of an export stay in it."""
-    if not (answer.refusal or answer.request):
-        return answer
-    exported = (EXPORTED,) if is_kept and is_export(review.pod) else ()
-    mark = annotations_of(review.pod).get(_LIMIT_RANGER, "")
-    if not (exported or mark):
-        return answer  # nearly always
-    causes = within_limits((*exported, *_of_limit_ranges(review, mark)))
-    if not causes:
-        return answer
-    if answer.refusal:
+def with_causes(answer: AdmissionAnswer, review: PodReview) -> AdmissionAnswer:
+    """The answer to a new pod, with what a LimitRange requested for it first. A user may forge the mark that
+    says so, so only sentences rest on it. ``answer`` refuses the pod, or speaks of its GPUs."""
+    mark = annotations_of(review.pod).get(_LIMIT_RANGER, "") if answer.refusal or answer.admission else ""
+    causes = within_limits(_of_limit_ranges(review, mark)) if mark else ()
+    if answer.refusal and causes:
         return replace(answer, refusal="\n".join((*causes, answer.refusal)))
-    return replace(answer, warnings=within_limits((*causes, *answer.warnings)))
+    return replace(answer, warnings=within_limits((*causes, *answer.warnings))) if causes else answer
 
 
 def _of_limit_ranges(review: PodReview, mark: str) -> Iterator[str]:

@@ -3,12 +3,12 @@
 The API server drops a warning with a line break, and cuts all warnings once they exceed 4096 bytes together.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from timekeeper.core import names
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.mutation.sidecar import find_sidecar, requests_of
-from timekeeper.core.admission.policy import AdmissionPolicy, Standing, is_above_budget_class
+from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
 from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
@@ -29,11 +29,6 @@ CHARGED_AS_ASSUMED = (
     "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
 )
 
-EXPORT = (
-    "This is the export of a bound pod: what Bursar, its node and its scheduler had written is removed, and"
-    " written anew."
-)
-
 STATIC_POD = (
     "This is the mirror of a static pod, which runs whether it is admitted or not: its cards are charged to"
     " this namespace, whose budget neither holds nor evicts it."
@@ -51,13 +46,19 @@ def governing_warnings(review: PodReview, admission: Admission, is_refused: bool
     return within_limits((*of_standing, *_of_changes(review, admission)))
 
 
+def marks_removed(paths: Sequence[str], is_observed: bool) -> str:
+    """The warning of what a pod brought along. ``is_observed``: it stays in the pod."""
+    is_gone = "Observe mode: with enforcement on, this would be removed" if is_observed else "This is removed"
+    return f"{is_gone}, for only Bursar, schedulers and node plugins write it: {first_of(tuple(paths), 3)}."
+
+
 def violation_warnings(
     violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False, governed: bool = True
 ) -> tuple[str, ...]:
     """A warning for each violation that refuses nothing: by the rule's mode, in observe mode, or because the
     user is exempt. ``governed``: whether Bursar repairs what it can."""
     return within_limits(
-        _of_violation(each, effective_mode(each.rule, policy, exempt), governed and _repairs(policy))
+        _of_violation(each, effective_mode(each.rule, policy, exempt), governed and policy.mode == "enforce")
         for each in violations
     )
 
@@ -66,16 +67,13 @@ def within_limits(sentences: Iterable[str]) -> tuple[str, ...]:
     """The sentences that fit into the API server's limit, each on one line and cut to LONGEST_BYTES."""
     fit, left = [], ALL_BYTES
     for sentence in sentences:
-        line = _cut(sentence if sentence.isprintable() else _printable(sentence))
+        printable = sentence.isprintable()
+        line = _cut(sentence if printable else "".join(c if c.isprintable() else "?" for c in sentence))
         left -= len(line.encode())
         if left < 0:
             break
         fit.append(line)
     return tuple(fit)
-
-
-def _repairs(policy: AdmissionPolicy) -> bool:
-    return policy.mode == "enforce"
 
 
 def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> str:
@@ -92,10 +90,6 @@ def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> s
 def observed(violation: Violation) -> str:
     """The warning about what `mode: observe` does not refuse."""
     return f"Observe mode: this would be refused: {violation.sentence()}"
-
-
-def _printable(sentence: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in sentence)
 
 
 def _cut(line: str) -> str:
@@ -132,18 +126,14 @@ def _of_standing(namespace: str, admission: Admission) -> Iterator[str]:
         yield f"Namespace {namespace}: pods reserve the time that they declare.{_HELD}"
     elif is_held:
         yield f"Namespace {namespace}: pods wait for its GPU budget.{_HELD}"
-    if standing.status == "IN_BUDGET" and _is_nearly_used(standing):
-        whole, tenth = divmod(standing.ratio_milli or 0, 10)
+    ratio, warn_at = standing.ratio_milli, standing.warn_at_milli
+    if standing.status == "IN_BUDGET" and ratio is not None and warn_at is not None and ratio >= warn_at:
+        whole, tenth = divmod(ratio, 10)
         yield f"{used} {whole}.{tenth} % of its GPU budget."
 
 
 _PROTECTED = "it is in budget, because protect selects it and its floor is not used up."
 _HELD = " This pod is held until the budget can pay it."
-
-
-def _is_nearly_used(standing: Standing) -> bool:
-    used, warn_at = standing.ratio_milli, standing.warn_at_milli
-    return used is not None and warn_at is not None and used >= warn_at
 
 
 def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
@@ -155,22 +145,17 @@ def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
     if is_unjudged(policy):
         yield NOT_JUDGED
-    yield from _without_cards(spec, request, policy)
+    if policy.mode == "observe" and request.dialect == native.DIALECT.name:  # no variable shows them
+        yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
     if policy.mode != "enforce":
         return
     yield from _of_claims(review, admission)
     yield from _without_effect(pod, request)
     if spec.get("resources"):
         yield from _without_sidecar(pod, policy)
-    own, given = spec.get("priorityClassName"), admission.class_given
-    if (
-        spec.get("priority") is not None  # else a manifest's, whose class is not known
-        and given is not None
-        and own not in (None, given.name, policy.cluster_default)
-        and not is_above_budget_class(spec, policy)  # then the rule priority-class warns
-    ):
+    if admission.class_replaced:
         most = f"{ours.name}, the highest that the namespace's budget allows"
-        yield f"Priority class {shown(own)} is replaced by {most}."
+        yield f"Priority class {shown(admission.class_replaced)} is replaced by {most}."
 
 
 def _without_sidecar(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
@@ -180,13 +165,6 @@ def _without_sidecar(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
             "spec.resources is used up by the containers, so the pod gets no sidecar, and the kubelet's"
             f" timestamps charge it; add {ours.cpu} cpu and {ours.memory} memory there."
         )
-
-
-def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
-    """In observe mode a pod is not changed, and without Bursar's variables a container sees none of the cards
-    that it requests by Bursar's own resources."""
-    if policy.mode == "observe" and request.dialect == native.DIALECT.name:
-        yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
 
 
 def _of_claims(review: PodReview, admission: Admission) -> Iterator[str]:

@@ -132,7 +132,10 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     before = [template for _, template in old]
     changed = [(at, template) for at, template in new if template not in before]
     unread = [BEYOND] if any(islice(_every(review.object, paths), MAX_TEMPLATES, None)) else []
-    violations, stuck = _misplaced(review, old, new), list[str]()
+    # what was written into the workload's own metadata and belongs into its templates'
+    misplaced = without_effect.of_workload(review.object, review.kind, new)
+    known = set(without_effect.of_workload(review.old, review.kind, old))
+    violations, stuck = [violation for violation in misplaced if violation not in known], list[str]()
     if not (changed or unread or violations):
         return NOT_JUDGED
     for at, template in changed:
@@ -152,16 +155,6 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     warnings = within_limits((*violation_warnings(warned, policy, exempt), *stuck, *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
-
-
-def _misplaced(
-    review: ObjectReview, old: Sequence[tuple[str, Json]], new: Sequence[tuple[str, Json]]
-) -> list[Violation]:
-    """What was written into the workload's own metadata and belongs into its templates'. ``old`` and ``new``:
-    the templates, each with its path."""
-    before = set(without_effect.of_workload(review.old, review.kind, old))
-    now = without_effect.of_workload(review.object, review.kind, new)
-    return [violation for violation in now if violation not in before]
 
 
 def _stuck_update(spec: Json, request: GPURequest, limits: Caps) -> list[str]:

@@ -10,7 +10,8 @@ from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.source_health import SourceHealth, readiness_lines
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.http.service import PostCall
-from webhook.admission import claims, decisions, gangs, pods, workloads
+from webhook.admission import claims, decisions, gangs, workloads
+from webhook.admission.validation import validate
 from webhook.admission.workloads import TemplatePath
 from webhook.log import Log
 from webhook.metrics import WebhookMetrics
@@ -48,7 +49,7 @@ def create_calls(
 
     def of_governed(review: PodReview) -> AdmissionAnswer:
         policy = admission.policy_for(review.namespace)
-        answer = pods.validate(review, policy)
+        answer = validate(review, policy)
         is_over = admission.is_over_budget(review.namespace)
         recorded(review, decisions.of_admission(review, answer, policy, is_over, monotonic_ms()))
         return answer

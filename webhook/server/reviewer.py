@@ -4,6 +4,7 @@ from them."""
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from timekeeper.core.admission.marks import looks_governed
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.protection import cost, protected, takes_of
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
@@ -11,7 +12,6 @@ from timekeeper.core.json_values import Json
 from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
-from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
 from webhook.standings import AdmissionBurst
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -40,7 +40,9 @@ class Reviewer:
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
-        self._admitted, self._protected = AdmissionBurst(), AdmissionBurst()
+        # what was admitted, and of that what was protected; of pods that look governed apart: second calls
+        # count beside the first ones of their pods, and copies count as plain pods do
+        self._bursts = tuple((AdmissionBurst(), AdmissionBurst()) for _ in range(2))
         self._inputs: tuple[StandingsTable | None, str, bool] | None = None
         self._policies: dict[str, AdmissionPolicy] = {}
 
@@ -60,29 +62,27 @@ class Reviewer:
         """The answer of /mutate. Raises NotReadyError."""
         table = self._table()
         policy = self._policy_of(review.namespace, table)
-        before = earlier_standing(review, policy)
+        is_again = review.operation == "CREATE" and looks_governed(review.pod)
+        admitted, taken = self._bursts[is_again]
         entry = table.entry_of(review.namespace) if table else None
         protect, group = (entry.protect, entry.group) if entry else (None, "")
         lookahead_ms = table.settings.lookahead_ms if table else None
 
         def standing_of(request: GPURequest) -> Standing:
             namespace, now_ms = review.namespace, self._now_ms()
-            spent = 0 if before else self._admitted.spent(namespace, now_ms)
-            by_group = self._admitted.spent(group, now_ms) if group and not before else 0
+            spent = admitted.spent(namespace, now_ms)
+            by_group = admitted.spent(group, now_ms) if group else 0
             now = standing(table, namespace, spent, now_ms, self._stale_after_ms, by_group)
-            if before == "OVER_BUDGET":
-                return as_before(now)
-            taken = 0 if before else self._protected.spent(namespace, now_ms)
-            return protected(now, protect, review.pod, request, taken, lookahead_ms)
+            return protected(now, protect, review.pod, request, taken.spent(namespace, now_ms), lookahead_ms)
 
         answer = pods.mutate(review, standing_of, policy)
-        request = first_governed_request(review, answer)
-        if request is not None:
+        admission = answer.admission
+        counted = admission.counted if admission is not None and not review.dry_run else None
+        if admission is not None and counted is not None:
             for account in (review.namespace, group) if group else (review.namespace,):
-                self._admitted.add(account, cost(request, lookahead_ms), self._now_ms())
-            if protect is not None and "protected" in answer.audit:
-                takes = takes_of(protect, request, lookahead_ms)
-                self._protected.add(review.namespace, takes, self._now_ms())
+                admitted.add(account, cost(counted, lookahead_ms), self._now_ms())
+            if protect is not None and admission.standing.is_protected:
+                taken.add(review.namespace, takes_of(protect, counted, lookahead_ms), self._now_ms())
         return answer
 
     def beside(self, claims: Iterable[Json], namespace: str) -> "Reviewer":
@@ -124,12 +124,7 @@ class Reviewer:
         key = namespace if table is not None and namespace in table.namespaces else ""
         policy = self._policies.get(key)
         if policy is None:
-            self._policies[key] = policy = self._effective_policy(table, ca, fresh, key)
+            sidecar = None if self._flags.sidecar is None else replace(self._flags.sidecar, ca=ca)
+            policy = effective_policy(replace(self._flags, sidecar=sidecar), table, fresh, key)
+            self._policies[key] = policy
         return policy
-
-    def _effective_policy(
-        self, table: StandingsTable | None, ca: str, fresh: bool, namespace: str
-    ) -> AdmissionPolicy:
-        sidecar = self._flags.sidecar
-        trusting = None if sidecar is None else replace(sidecar, ca=ca)
-        return effective_policy(replace(self._flags, sidecar=trusting), table, fresh, namespace)

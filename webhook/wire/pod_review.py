@@ -15,7 +15,6 @@ import orjson
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.pods import MalformedError, checked_pod, text_of
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.values import GPURequest
 from timekeeper.edge.mended_json import mending
 
 API_VERSION = "admission.k8s.io/v1"
@@ -52,11 +51,6 @@ class AdmissionAnswer:
     audit: Mapping[str, str] = field(default_factory=dict)  # audit annotations
     rules: tuple[tuple[str, str], ...] = ()  # violated rules, each with its effective mode
     admission: Admission | None = None  # of a pod that is governed, or observed
-
-    @property
-    def request(self) -> GPURequest | None:
-        """What such a pod asks for."""
-        return self.admission.request if self.admission is not None else None
 
 
 def read(body: bytes) -> PodReview:

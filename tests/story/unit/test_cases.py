@@ -9,6 +9,7 @@ claims, or ``unknown``; ``rate``, the thousandths of a card that the meter charg
 roles hold its card.
 """
 
+import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,8 +19,24 @@ from typing import Any
 import pytest
 
 from scheduler_ext.model.pod import read_pod as read_by_extender
-from tests.webhook.exports import exported_of, without_empty
-from tests.webhook.worlds import POLICY, mutated, object_review, patched, review
+from tests.webhook.exports import (
+    but_for_the_sidecars_amounts,
+    exported_of,
+    marks_of,
+    with_marks,
+    without_empty,
+)
+from tests.webhook.worlds import (
+    POLICY,
+    admitted,
+    governed,
+    half,
+    mutated,
+    object_review,
+    patched,
+    requested,
+    review,
+)
 from tests.worlds import Json, of_resources
 from tests.worlds import pod as without_status
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, metered_view, read_pod
@@ -36,8 +53,7 @@ from timekeeper.core.request.device_classes import ClassParameters, parameters
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from webhook.admission import workloads
-from webhook.admission.pods import validate
-from webhook.admission.warnings import EXPORT
+from webhook.admission.validation import validate
 from webhook.dryrun.judge.assumed_cluster import VENDORS_CLASSES
 from webhook.dryrun.judge.manifests import read
 from webhook.dryrun.judge.objects import kind_of
@@ -168,10 +184,11 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
     assert not validation.refusal, validation.refusal
     by_policies = bypass_violations(case.pod, case.policy.parsed(case.pod, NAMESPACE), case.classes)
     assert not by_policies, by_policies
-    if answer.request is not None:
+    if answer.admission is not None:
         _created_from_its_export(stored, case)
+        _created_with_marks(stored, case)
     extender, ledger = read_by_extender(stored), read_pod(stored)
-    requests = [answer.request, extender.request if extender else None]
+    requests = [requested(answer), extender.request if extender else None]
     requests += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
     if "claims" in case.meant:
         number = case.meant["claims"]
@@ -186,8 +203,24 @@ def _created_from_its_export(stored: Json, case: Case) -> None:
     exported = exported_of(stored)
     again = mutated(exported, policy=case.policy, namespace=NAMESPACE)
     assert not again.refusal, again.refusal
-    assert again.warnings[-1] == EXPORT
+    assert again.warnings[-1].startswith("This is removed")
     assert without_empty(patched(exported, list(again.operations))) == without_empty(stored)
+
+
+OTHER = governed(admitted(half("other")), "OVER_BUDGET", POLICY, "turn")
+
+
+def _created_with_marks(stored: Json, case: Case) -> None:
+    """A second call changes nothing, and nor do any marks of another pod."""
+    assert mutated(stored, policy=case.policy, namespace=NAMESPACE).operations == ()
+    chance = random.Random(case.at + str(case.pod["spec"]))
+    marks = [mark for mark in marks_of(OTHER) if mark[0] not in ("initContainers", "volumes")]
+    for _ in range(8):
+        marked = with_marks(case.pod, chance.sample(marks, chance.randrange(len(marks) + 1)))
+        answer = mutated(marked, policy=case.policy, namespace=NAMESPACE)
+        assert not answer.refusal, answer.refusal
+        after = patched(marked, list(answer.operations))
+        assert but_for_the_sidecars_amounts(after) == but_for_the_sidecars_amounts(stored)
 
 
 def _lives() -> list[Any]:

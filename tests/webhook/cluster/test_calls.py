@@ -3,12 +3,15 @@ we leave behind its own plugins find nothing to change in."""
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
 from deploy.local.api import ApiError
 from deploy.local.stack import Stack
+from tests.support.control_plane import answer
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
@@ -59,6 +62,11 @@ class World:
         after = self.asked()
         return stored, {name: after[name] - before.get(name, 0) for name in ("mutate", "validate")}
 
+    def budget(self, namespace: str, text: str) -> None:
+        """Writes the namespace's entry."""
+        path = "/api/v1/namespaces/bursar-system/configmaps/bursar-budgets"
+        self.api.call("PATCH", path, {"data": {namespace: text}}, "application/merge-patch+json")
+
     def limit(self, namespace: str, resource: str, **limits: Json) -> None:
         """A LimitRange that adds the resource to each container that the API server's own plugin sees, acted
         on."""
@@ -101,9 +109,14 @@ class World:
             return False
         return True
 
+    def is_in_budget(self, namespace: str) -> bool:
+        """Whether a new pod of the namespace is governed so."""
+        made = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
+        return bool(made["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET")
+
     def _class_of(self, namespace: str) -> str:
-        answer = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
-        return str(answer["spec"]["priorityClassName"])
+        made = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
+        return str(made["spec"]["priorityClassName"])
 
 
 def pod(**spec: Any) -> Json:
@@ -221,6 +234,72 @@ def test_a_pod_from_its_own_export_is_created_and_governed_anew(world: World) ->
     assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
     names = [[init["name"] for init in pod["spec"]["initContainers"]] for pod in (again, stored)]
     assert names[0] == names[1]
+
+
+def made_again(stored: Json, name: str) -> Json:
+    """As `kubectl replace --force` makes it of what it printed of a pod that waits."""
+    metadata = {part: stored["metadata"][part] for part in ("labels", "annotations")}
+    return {"metadata": {**metadata, "name": name}, "spec": stored["spec"]}
+
+
+@pytest.mark.parametrize("action", ["deprioritize", "deny"])
+def test_a_pod_that_was_demoted_while_it_waited_and_is_made_again_is_in_budget(
+    world: World, action: str
+) -> None:
+    namespace = f"again-{action}"
+    world.add(namespace)
+    world.budget(namespace, "gpuHours: 0\nperiod: month\n")
+    eventually(lambda: world._class_of(namespace) == "gpu-lower-priority", "the budget to be heard")
+    stored, _ = world.creates(namespace)
+    assert stored["metadata"]["annotations"]["bursar.dev/standing"] == "OVER_BUDGET"
+    world.budget(namespace, f"gpuHours: 1000\nperiod: month\nonExhausted: {action}\n")
+    eventually(lambda: world._class_of(namespace) == "gpu-default-priority", "the hours to be heard")
+
+    again, asked = world.counted(namespace, made_again(stored, "again"))
+
+    assert asked == {"mutate": 1, "validate": 1}
+    assert again["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET"
+    spec = again["spec"]
+    assert (spec["priorityClassName"], spec["priority"], spec["preemptionPolicy"]) == (
+        "gpu-default-priority",
+        0,
+        "PreemptLowerPriority",
+    )
+
+
+def test_a_pod_restored_where_images_have_another_registry_gets_the_sidecar_of_here(world: World) -> None:
+    stored, _ = world.creates("free")
+    restored = made_again(stored, "restored")
+    image = restored["spec"]["initContainers"][0]["image"]
+    spec = {
+        **restored["spec"],
+        "initContainers": [{**restored["spec"]["initContainers"][0], "image": "elsewhere.example/s:1"}],
+    }
+
+    again, asked = world.counted("free", {**restored, "spec": spec})
+
+    assert asked == {"mutate": 1, "validate": 1}
+    assert [container["image"] for container in again["spec"]["initContainers"]] == [image]
+
+
+def test_forty_copies_at_once_are_counted_as_forty_plain_pods_are(world: World) -> None:
+    """Of 0.5 GPU-hours each takes a twelfth of an hour, and each of the two workers lets six through."""
+    stored, _ = world.creates("free")
+    passed = {}
+    for kind in ("plain", "copied"):
+        namespace = f"burst-{kind}"
+        world.add(namespace)
+        world.budget(namespace, "gpuHours: 0.5\nperiod: month\nonExhausted: deny\n")
+        eventually(partial(world.is_in_budget, namespace), "the budget to be heard")
+        made = made_again(stored, "p") if kind == "copied" else pod()
+        bodies = [{**made, "metadata": {**made["metadata"], "name": f"p{number}"}} for number in range(40)]
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        with ThreadPoolExecutor(40) as threads:
+            said = list(threads.map(partial(answer, world.stack.cp, "POST", path), bodies))
+        passed[kind] = sum(not each.refusal for each in said)
+
+    assert 0 < passed["plain"] <= 12
+    assert 0 < passed["copied"] <= 12
 
 
 def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, mutated, operations, review
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy
-from webhook.admission.pods import validate
+from webhook.admission.validation import validate
 
 IN_CLUSTER = replace(POLICY, cluster_default="everyday")
 STRICT = replace(IN_CLUSTER, rules={"priority-class": "enforce"})

@@ -26,7 +26,7 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
-from webhook.admission.pods import validate
+from webhook.admission.validation import validate
 from webhook.admission.workloads import judge, with_jobs_duration
 from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer

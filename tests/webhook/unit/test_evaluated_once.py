@@ -40,8 +40,8 @@ ONCE = (
     "without_placement",
     "admission_of",
 )
-# a policy is made for a namespace, not for a review; whether a mark is forged is another question
-OF_OTHERS = ("effective_policy", "forgery_violations")
+# a policy is made for a namespace; what a mark says, and whether it is forged, are other questions
+OF_OTHERS = ("effective_policy", "forgery_violations", "_given_fields")
 
 
 class World:
@@ -116,9 +116,10 @@ def test_each_thing_is_decided_once_for_one_review(pod: str, table: str) -> None
 
     after = patched(raw, patch_of(answer["response"]))
     after["metadata"] |= {"name": "p", "uid": "uid-p"}
+    _, again = world.counted("/mutate", review_of(after))
     _, checked = world.counted("/validate", review_of(after))
     _, simulated = world.counted("/simulate", {"reviews": [review_of(raw, dryRun=True)]})
-    for found in (first, checked, simulated):
+    for found in (first, again, checked, simulated):
         assert {name: count for name, count in found.items() if count > 1} == {}
 
 

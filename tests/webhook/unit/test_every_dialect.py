@@ -21,13 +21,14 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from tests.support.profile import examples
-from tests.webhook.worlds import POLICY, governed, review_of
+from tests.webhook.worlds import POLICY, patched, review_of
 from tests.worlds import Json, card, inventory, of_resources, pod
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.dialects import DIALECTS, Dialect
 from timekeeper.core.request.cards import mismatch
 from timekeeper.core.request.request import parse
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import mutate
+from webhook.admission.validation import validate
 from webhook.wire.pod_review import PodReview, read
 
 pytestmark = pytest.mark.untraced
@@ -171,10 +172,10 @@ def test_nothing_raises_and_webhook_and_extender_agree(seed: int) -> None:
         assert (seen is None) is not bool(parsed.violations)
         assert seen is None or (seen.request is None and seen.malformed == parsed.violations[0].sentence())
     answer = mutate(review(raw), lambda _: STANDING, LEFT_TO_OTHERS)
-    assert (answer.request is None) or answer.request == parsed.request
-    if parsed.request is None or answer.request is None:
+    assert (answer.admission is None) or answer.admission.request == parsed.request
+    if parsed.request is None or answer.admission is None:
         return
-    after = governed(raw, policy=LEFT_TO_OTHERS)
+    after = patched(raw, list(answer.operations))
     admitted = read_pod(after)
     assert admitted is not None
     assert admitted.request == parsed.request

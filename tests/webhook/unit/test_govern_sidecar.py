@@ -27,7 +27,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
-from webhook.admission.pods import validate
+from webhook.admission.validation import validate
 
 
 def test_without_a_sidecar_there_is_none_and_no_volume() -> None:

@@ -27,7 +27,8 @@ from timekeeper.core.admission.policy import Standing
 from timekeeper.core.admission.rules.modes import effective_mode, split_by_mode
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.standings import Cap, Caps
-from webhook.admission.pods import NOTHING_TO_DO, validate
+from webhook.admission.pods import NOTHING_TO_DO
+from webhook.admission.validation import validate
 from webhook.wire.pod_review import AdmissionAnswer
 
 IN_BUDGET = Standing("IN_BUDGET")
@@ -164,11 +165,22 @@ def test_others_are_not_exempt() -> None:
         assert mutated(admitted(half(), hostPID=True), policy=EXEMPTING, **who).verdict == "refused"
 
 
-@pytest.mark.parametrize("rule", sorted(set(PODS) & set(FIXED)))
+FORGED = {"forged-annotation", "forged-gate", "forged-label"}  # which /mutate removes
+
+
+@pytest.mark.parametrize("rule", sorted(set(PODS) & set(FIXED) - FORGED))
 def test_no_user_is_exempt_from_what_keeps_the_accounts_right(rule: str) -> None:
     answer = mutated(PODS[rule], policy=EXEMPTING, **by(RUNNER))
 
     assert (answer.verdict, answer.rules) == ("refused", ((rule, "enforce"),))
+
+
+@pytest.mark.parametrize("rule", sorted(FORGED))
+def test_no_user_is_exempt_from_the_removal_of_marks(rule: str) -> None:
+    answer = mutated(PODS[rule], policy=EXEMPTING, **by(RUNNER))
+
+    assert (answer.verdict, answer.rules) == ("governed", ((rule, "warn"),))
+    assert validate(review(PODS[rule], **by(RUNNER)), EXEMPTING).refusal
 
 
 def test_an_exempt_user_may_also_attach_a_debugger_that_sees_cards() -> None:

@@ -20,7 +20,8 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import mutate
+from webhook.admission.validation import validate
 from webhook.audit.findings import of_pod
 
 PIPES = "/run/nvidia-mps"

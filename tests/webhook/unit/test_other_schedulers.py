@@ -30,7 +30,7 @@ from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
 from webhook.admission import cel
-from webhook.admission.pods import validate
+from webhook.admission.validation import validate
 from webhook.settings.serve import read
 
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))

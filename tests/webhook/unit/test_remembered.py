@@ -15,7 +15,8 @@ from tests.webhook.governing import ALL_POLICIES, WORDS, pods
 from tests.webhook.worlds import POLICY, admitted, half, plain, review_of
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import mutate
+from webhook.admission.validation import validate
 from webhook.wire.pod_review import encode, read
 
 

@@ -279,7 +279,7 @@ def test_every_rule_that_the_code_names_is_in_the_catalogue_and_in_the_core() ->
     root = Path(__file__).parents[3]
     folders = (root / "webhook" / "rules", root / "timekeeper" / "core")
     files = (
-        *(root / "webhook" / "admission" / f"{name}.py" for name in ("pods", "reinvocation")),
+        *(root / "webhook" / "admission" / f"{name}.py" for name in ("pods", "validation")),
         *(file for each in folders for file in each.rglob("*.py") if file.name != "bypass.py"),  # of policies
     )
     code = "\n".join(file.read_text() for file in files)

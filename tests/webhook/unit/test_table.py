@@ -26,7 +26,7 @@ from timekeeper.core.admission.protection import cost
 from timekeeper.core.admission.table import CLASSES_HOLD_MS, StandingsTable, effective_policy, standing
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsError
-from webhook.admission import pods
+from webhook.admission.validation import validate
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings import AdmissionBurst, decode
 
@@ -441,7 +441,7 @@ def test_a_forged_mark_beside_a_container_of_the_sidecars_name_breaks_nothing(
     assert any(rule == "sidecar-name" for rule, _ in first.rules)
     assert world.admission.mutate(review(after)).verdict == verdict
     policy = world.admission.policy_for("team-a")
-    assert pods.validate(review(after), policy).rules[0][0] == "sidecar-name"
+    assert validate(review(after), policy).rules[0][0] == "sidecar-name"
 
 
 def test_a_pod_that_a_user_marked_halfway_counts_like_any_other() -> None:

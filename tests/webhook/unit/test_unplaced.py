@@ -35,7 +35,7 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
-from webhook.admission.pods import validate
+from webhook.admission.validation import validate
 from webhook.settings.serve import read
 from webhook.standings import decode
 

@@ -27,7 +27,8 @@ class Admission:
     """What a pod asks for, who places it, its gang, standing, hold and class. ``policy``: of its namespace,
     without what the pod does not get; ``scheduler``: the schedulerName of the governed pod; ``gang_key``: of
     the gang whose start is ours, "" without one; ``declared``: how long it means to run, in seconds, if it
-    reserves that; ``standing_class``: of its standing and hold; ``class_given``: None: it keeps its own."""
+    reserves that; ``standing_class``: of its standing and hold; ``class_given``: None: it keeps its own;
+    ``class_replaced``: its user's, which is too high for its standing; "" where there is none."""
 
     request: GPURequest
     policy: AdmissionPolicy
@@ -38,6 +39,13 @@ class Admission:
     declared: str
     standing_class: PriorityClass
     class_given: PriorityClass | None
+    class_replaced: str
+
+    @property
+    def counted(self) -> GPURequest | None:
+        """What a call for the pod counts of the budget until the next table: a held pod uses nothing before
+        it is released, and observed ones are not estimated."""
+        return None if self.hold or self.policy.mode != "enforce" else self.request
 
 
 def admission_of(
@@ -62,6 +70,14 @@ def admission_of(
     else:
         hold, declared = recorded, recorded_time(pod)
     standing_class = policy.class_of(class_status(standing.status, hold))
+    given: PriorityClass | None = standing_class
+    own, is_above = spec.get("priorityClassName"), is_above_budget_class(spec, policy)
+    if standing_class.absent:  # it is not set; a class above that of pods in budget is still replaced
+        given = policy.in_budget if is_above else None
+    elif keeps_own_class(spec, standing_class, policy):
+        given = None
+    is_known = spec.get("priority") is not None  # else it is a manifest's
+    is_replaced = given is not None and is_known and own not in (None, given.name, policy.cluster_default)
     return Admission(
         request=request,
         policy=without_placement(policy, dialect, pod),
@@ -71,7 +87,9 @@ def admission_of(
         hold=hold,
         declared=declared,
         standing_class=standing_class,
-        class_given=_class_given(spec, standing_class, policy),
+        class_given=given,
+        # of one that is above the class of pods in budget the rule `priority-class` speaks
+        class_replaced=str(own) if is_replaced and not is_above else "",
     )
 
 
@@ -109,11 +127,3 @@ def keeps_own_class(spec: Json, ours: PriorityClass, policy: AdmissionPolicy) ->
     if ours.absent:
         return not is_above_budget_class(spec, policy)
     return value is not None and ours.value is not None and value <= ours.value
-
-
-def _class_given(spec: Json, ours: PriorityClass, policy: AdmissionPolicy) -> PriorityClass | None:
-    """``ours``: the standing's class. One that does not exist is not set; a class above that of pods in
-    budget is still replaced."""
-    if ours.absent:
-        return policy.in_budget if is_above_budget_class(spec, policy) else None
-    return None if keeps_own_class(spec, ours, policy) else ours

@@ -42,14 +42,16 @@ def merged(parent: Json, path: str, member: str, values: Mapping[str, str]) -> l
 
 
 def patched(whole: Json, operations: Iterable[Operation]) -> dict[str, Any]:
-    """A copy with the operations applied. Raises KeyError, IndexError or ValueError where one does not apply,
-    which would be a defect."""
-    result: dict[str, Any] = copy.deepcopy(dict(whole))
+    """A copy with the operations applied, which shares what they do not touch. Raises KeyError, IndexError or
+    ValueError where one does not apply, which would be a defect."""
+    result: dict[str, Any] = dict(whole)
     for operation in operations:
         *way, last = (each.replace("~1", "/").replace("~0", "~") for each in operation["path"].split("/")[1:])
         parent: Any = result
         for step in way:
-            parent = parent[int(step)] if isinstance(parent, list) else parent[step]
+            place: Any = int(step) if isinstance(parent, list) else step
+            parent[place] = copy.copy(parent[place])
+            parent = parent[place]
         _apply(operation, parent, last)
     return result
 
@@ -61,6 +63,6 @@ def _apply(operation: Operation, parent: Any, last: str) -> None:
     if operation["op"] == "remove":
         del parent[place]
     elif operation["op"] == "add" and isinstance(parent, list):
-        parent.insert(place, copy.deepcopy(operation["value"]))
+        parent.insert(place, operation["value"])
     else:
-        parent[place] = copy.deepcopy(operation["value"])
+        parent[place] = operation["value"]

@@ -40,6 +40,13 @@ def recorded_hold(pod: Json) -> HeldFor:
     return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
 
 
+def looks_governed(pod: Json) -> bool:
+    """Whether a new pod has what admission writes into each: it comes again, or is a copy, which cannot be
+    told apart."""
+    is_labelled = (pod["metadata"].get("labels") or {}).get(names.GOVERNED) == "true"
+    return is_labelled and {names.STANDING, names.REQUEST} <= annotations_of(pod).keys()
+
+
 def declared_time(pod: Json) -> str:
     """The pod's ``activeDeadlineSeconds`` as text; "" without one."""
     seconds = pod["spec"].get("activeDeadlineSeconds")

@@ -45,18 +45,13 @@ def protected(
 ) -> Standing:
     """The pod's standing, where ``now`` is its namespace's. ``taken``: what of the floor was given out since
     the table, in its unit. A pod that is not in budget only because nothing is known gets nothing."""
-    if published is None or not _matters(now) or not _selects(published, pod):
+    is_spent = now.status == "OVER_BUDGET" or (now.status == "IN_BUDGET" and now.hold == "budget")
+    metadata = mapping(pod.get("metadata"))
+    if published is None or not is_spent:
+        return now
+    if not published.protection.selects(owner_of(metadata), own_labels(metadata)):
         return now
     if not is_known(request) or taken + takes_of(published, request, lookahead_ms) > published.left:
         return now
     hold = "turn" if published.has_turns else "" if now.hold == "budget" else now.hold
     return replace(now, status="IN_BUDGET", hold=hold, is_protected=True)
-
-
-def _matters(now: Standing) -> bool:
-    return now.status == "OVER_BUDGET" or (now.status == "IN_BUDGET" and now.hold == "budget")
-
-
-def _selects(published: Published, pod: Json) -> bool:
-    metadata = mapping(pod.get("metadata"))
-    return published.protection.selects(owner_of(metadata), own_labels(metadata))

@@ -14,6 +14,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.forged import without_marks
 from timekeeper.core.admission.rules.modes import split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
@@ -26,6 +27,7 @@ from timekeeper.core.request.request import ParsedRequest, canonical, containers
 from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.violation import Violation, first_of, message, shown
 from webhook.admission import budgets, pods, workloads
+from webhook.admission.validation import validate
 from webhook.admission.warnings import observed, violation_warnings
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.wire import defaulting, pod_review
@@ -231,7 +233,7 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     if not answer.operations:
         return outcome
     after = patched(raw, answer.operations)
-    checked = pods.validate(_review(_resolved(after, namespace, world)[0], namespace), policy)
+    checked = validate(_review(_resolved(after, namespace, world)[0], namespace), policy)
     if checked.refusal:
         return subject.refused((_of_text(checked),), warnings)
     return replace(outcome, before=_without_numbers(raw, subject.value), after=after)
@@ -411,8 +413,9 @@ def _violations(
     asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
 ) -> tuple[Violation, ...]:
     """The violations for which an answer refuses."""
-    parsed = policy.parsed(asked.pod, asked.namespace)
-    refusing, _ = split_by_mode(pod_violations(asked.pod, parsed, policy), policy)
+    pod = without_marks(asked.pod, policy)
+    parsed = policy.parsed(pod, asked.namespace)
+    refusing, _ = split_by_mode(pod_violations(pod, parsed, policy), policy)
     return refusing or budget_violations(asked.namespace, standing, parsed.request) or (_of_text(answer),)
 
 

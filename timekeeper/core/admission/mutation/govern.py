@@ -39,8 +39,7 @@ def govern(pod: Json, admission: Admission) -> list[Operation]:
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", written),
-        *_gates(pod, hold, gang_key),
-        *_undeclared(pod, admission.declared),
+        *_gates(pod, hold, gang_key, admission.declared),
         *_priority(pod["spec"], admission.class_given),
         *_scheduler(pod["spec"], admission),
         *_placement(pod["spec"], admission),
@@ -50,32 +49,22 @@ def govern(pod: Json, admission: Admission) -> list[Operation]:
     ]
 
 
-def _gates(pod: Json, hold: HeldFor, gang_key: str) -> list[Operation]:
+def _gates(pod: Json, hold: HeldFor, gang_key: str, declared: str) -> list[Operation]:
     """Sets our scheduling gates for a held pod; removes them, and their annotations, from any other."""
     gates, annotations = sequence_of(pod["spec"].get("schedulingGates")), annotations_of(pod)
-    if not (hold or gates or names.HELD in annotations or names.GANG_KEY in annotations):
+    said = {names.HELD: hold, names.GANG_KEY: gang_key, names.DECLARED: declared}
+    if not (hold or gates) and said.keys().isdisjoint(annotations):
         return []  # nearly always
     wanted = {names.BUDGET_GATE: hold, names.GANG_GATE: gang_key}
     there = [gate["name"] for gate in gates]
     unwanted = [index for index, name in enumerate(there) if name in wanted and not wanted[name]]
-    forged = [
-        name
-        for name, value in ((names.HELD, hold), (names.GANG_KEY, gang_key))
-        if name in annotations and not value
-    ]
-    operations = [remove(f"/metadata/annotations/{escaped(name)}") for name in forged]
+    unsaid = [name for name, value in said.items() if name in annotations and not value]
+    operations = [remove(f"/metadata/annotations/{escaped(name)}") for name in unsaid]
     operations += [remove(f"/spec/schedulingGates/{index}") for index in reversed(unwanted)]
     missing = [{"name": name} for name, value in wanted.items() if value and name not in there]
     if missing and not gates:
         return [*operations, add("/spec/schedulingGates", missing)]
     return [*operations, *(add("/spec/schedulingGates/-", gate) for gate in missing)]
-
-
-def _undeclared(pod: Json, declared: str) -> list[Operation]:
-    """Removes the annotation of the declared time from any pod that does not reserve it."""
-    if declared or names.DECLARED not in annotations_of(pod):
-        return []
-    return [remove(f"/metadata/annotations/{escaped(names.DECLARED)}")]
 
 
 def _priority(spec: Json, given: PriorityClass | None) -> list[Operation]:
@@ -124,15 +113,15 @@ def _toleration(spec: Json, taint: str) -> list[Operation]:
     """Lets the pod onto nodes with this taint, which keeps pods without GPUs off them. A pod that tolerates
     the taint with any value stays as it is."""
     present = sequence_of(spec.get("tolerations"))
-    if not taint or any(_tolerates(each, taint) for each in present):
+    if not taint or any(
+        toleration.get("operator") == "Exists"
+        and toleration.get("key", "") in ("", taint)
+        and toleration.get("effect", "") in ("", "NoSchedule")
+        for toleration in present
+    ):
         return []
     ours = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
     return [add("/spec/tolerations/-", ours) if present else add("/spec/tolerations", [ours])]
-
-
-def _tolerates(toleration: Json, taint: str) -> bool:
-    covers = toleration.get("key", "") in ("", taint) and toleration.get("effect", "") in ("", "NoSchedule")
-    return covers and toleration.get("operator") == "Exists"
 
 
 def _number(container: Json, path: str, request: GPURequest) -> list[Operation]:
@@ -175,10 +164,12 @@ def _resource(container: Json, path: str, amounts: Mapping[str, str]) -> list[Op
 
 
 def _containers(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
+    """Of all containers but the sidecar, which `_sidecar` refreshes."""
     return [
         operation
         for field in ("initContainers", "containers")
         for index, container in enumerate(sequence_of(spec.get(field)))
+        if policy.sidecar is None or container["name"] != names.SIDECAR or not sidecar.is_ours(container)
         for operation in _container(container, f"/spec/{field}/{index}", request, policy)
     ]
 
@@ -219,16 +210,14 @@ def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Op
     present = sidecar.find_sidecar(pod)
     if present is None:
         ours = sidecar.container(policy.sidecar, request, pod)
-        return [] if ours is None else [*_volumes(pod["spec"]), _inserted(pod, ours)]
+        if ours is None:
+            return []
+        # first, so that it sends heartbeats while the others start
+        has_others = sequence_of(pod["spec"].get("initContainers"))
+        first = add("/spec/initContainers/0", ours) if has_others else add("/spec/initContainers", [ours])
+        return [*_volumes(pod["spec"]), first]
     path, container = present
     return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request)]
-
-
-def _inserted(pod: Json, ours: Json) -> Operation:
-    """The sidecar is inserted first, so that it sends heartbeats while the others start."""
-    if sequence_of(pod["spec"].get("initContainers")):
-        return add("/spec/initContainers/0", ours)
-    return add("/spec/initContainers", [ours])
 
 
 def _volumes(spec: Json) -> list[Operation]:

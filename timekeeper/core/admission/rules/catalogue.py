@@ -189,7 +189,7 @@ FORGERY = (
     Rule(
         "forged-annotation",
         "an annotation that Bursar or a node plugin writes: a placement, a standing, and a request other "
-        "than the pod's own",
+        "than the pod's own. From a new pod it is removed, with a warning; a template is refused",
         "the scheduler, the ledger and the node would act on it",
     ),
     Rule(
@@ -197,12 +197,12 @@ FORGERY = (
         "any other annotation under `bursar.dev/`",
         "a misspelt constraint would be ignored silently",
     ),
-    Rule("forged-label", "a label under `bursar.dev/`", "the same as for annotations"),
-    Rule("forged-gate", "a scheduling gate under `bursar.dev/`", "only Bursar could remove it"),
+    Rule("forged-label", "a label under `bursar.dev/`, as annotations", "the same as for annotations"),
+    Rule("forged-gate", "a gate under `bursar.dev/`, as annotations", "only Bursar could remove it"),
     Rule(
         "sidecar-name",
         "a container named `bursar-sidecar` that is not the injected one, or whose image is neither "
-        "`--sidecar-image` nor one under `--sidecar-mirrors`",
+        "`--sidecar-image` nor one under `--sidecar-mirrors`; an injected one is injected anew",
         "its heartbeats would count as those of the sidecar",
     ),
     Rule(

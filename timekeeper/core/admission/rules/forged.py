@@ -1,12 +1,15 @@
-"""Annotations, labels and gates that only Bursar and node plugins write, and names reserved for what Bursar
-injects."""
+"""Annotations, labels and gates that only Bursar, schedulers and node plugins write, and names reserved for
+what Bursar injects: what a pod has of them at its creation is forged, or from a former life. /mutate removes
+it (`without_marks`, `as_written`), templates and /validate refuse it (`forgery_violations`)."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.admission import marks
+from timekeeper.core.admission.admission import class_status
+from timekeeper.core.admission.json_patch import Operation, add, remove
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 from timekeeper.core.admission.policy import AdmissionPolicy
@@ -18,7 +21,8 @@ from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 
-OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
+_DOMAIN = f"{names.DOMAIN}/"
+OURS = (_DOMAIN, *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
 OWNED_LABELS = tuple(
     dict.fromkeys(
@@ -55,6 +59,7 @@ _OWNED_STEMS = tuple(each for each in (*OWNED, *PLACED) if each[-1] in STEM_ENDS
 _LABELS = frozenset(each for each in (*OWNED_LABELS, *PLACED_LABELS) if each[-1] not in STEM_ENDS)
 _LABEL_STEMS = tuple(each for each in PLACED_LABELS if each[-1] in STEM_ENDS)
 
+_OF_CLASS = ("priorityClassName", "priority", "preemptionPolicy")
 _WRITTEN = (
     names.REQUEST,
     names.STANDING,
@@ -69,6 +74,10 @@ _WRITTEN = (
     names.INVENTORY,
     names.HOLDERS,
     names.GOVERNED,
+    names.EVICT_AFTER,
+    names.DELETE_AFTER,
+    names.IDLE_UNTIL,
+    names.RECLAIMABLE,
 )
 
 
@@ -87,6 +96,96 @@ def is_only_ours(annotation: str) -> bool:
 def is_written_label(label: str) -> bool:
     """Whether a scheduler writes this label on the pods that it places."""
     return label in _LABELS or bool(_LABEL_STEMS and label.startswith(_LABEL_STEMS))
+
+
+def _is_mark(annotation: str) -> bool:
+    """Whether only Bursar, schedulers and node plugins write this annotation. One that does not exist, or is
+    misplaced, is its user's mistake."""
+    return is_only_ours(annotation) and (annotation in _WRITTEN or not annotation.startswith(_DOMAIN))
+
+
+def _is_label_mark(label: str) -> bool:
+    is_misplaced = label in names.WRITABLE_ANNOTATIONS or label in RESOURCES
+    return is_written_label(label) or (label.startswith(OURS) and not is_misplaced)
+
+
+def is_export(pod: Json) -> bool:
+    """Whether this new pod was governed and bound once, as its marks say."""
+    annotations = annotations_of(pod)
+    was_bound = names.DEVICES in annotations or (names.REQUEST in annotations and pod["spec"].get("nodeName"))
+    return bool(was_bound) and labels_of(pod).get(names.GOVERNED) == "true"
+
+
+def without_marks(pod: Json, policy: AdmissionPolicy) -> Json:
+    """The pod as its user wrote it, as far as it is read for what is decided: without annotations, labels and
+    gates of Bursar, schedulers and node plugins, and without the class and the node that these gave it. The
+    same object where it has none. A forged mark wins nothing, for what it says goes too."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    annotations, labels, gates = annotations_of(pod), labels_of(pod), sequence_of(spec.get("schedulingGates"))
+    has_gate = any(gate["name"].startswith(OURS) for gate in gates)
+    if not (has_gate or any(map(_is_mark, annotations)) or any(map(_is_label_mark, labels))):
+        return pod  # all new pods but those of second calls, copies and exports
+    gone = _given_fields(pod, policy)
+    return {
+        **pod,
+        "metadata": {
+            **metadata,
+            "annotations": {name: value for name, value in annotations.items() if not _is_mark(name)},
+            "labels": {name: value for name, value in labels.items() if not _is_label_mark(name)},
+        },
+        "spec": {
+            **{field: value for field, value in spec.items() if field not in gone},
+            "schedulingGates": [gate for gate in gates if not gate["name"].startswith(OURS)],
+        },
+    }
+
+
+def _given_fields(pod: Json, policy: AdmissionPolicy) -> tuple[str, ...]:
+    """The fields of the spec that a scheduler and Bursar gave it: the node, and the class of the recorded
+    standing and hold. Another class is its user's."""
+    spec, recorded = pod["spec"], annotations_of(pod).get(names.STANDING)
+    node = ("nodeName",) if is_export(pod) else ()
+    if recorded not in WORDS:
+        return node
+    given = policy.class_of(class_status(recorded, marks.recorded_hold(pod)))
+    return (*node, *_OF_CLASS) if spec.get("priorityClassName") == given.name else node
+
+
+def as_written(pod: Json, policy: AdmissionPolicy) -> list[Operation]:
+    """What makes of the pod the one `without_marks`, without the injected sidecar and its volumes too. Of an
+    export all annotations of ours go, also those of former releases."""
+    metadata, spec, plain, is_exported = (
+        pod["metadata"],
+        pod["spec"],
+        without_marks(pod, policy),
+        is_export(pod),
+    )
+    kept: Json = {
+        "/metadata/annotations": {
+            name: value
+            for name, value in annotations_of(plain).items()
+            if not (is_exported and is_only_ours(name))
+        },
+        "/metadata/labels": labels_of(plain),
+        "/spec/initContainers": [
+            container
+            for container in sequence_of(spec.get("initContainers"))
+            if container["name"] != names.SIDECAR or not sidecar.is_ours(container)
+        ],
+        "/spec/volumes": [
+            volume
+            for volume in sequence_of(spec.get("volumes"))
+            if volume["name"] not in sidecar.VOLUME_NAMES or not sidecar.is_our_volume(volume)
+        ],
+        "/spec/schedulingGates": sequence_of(plain["spec"].get("schedulingGates")),
+    }
+    operations = [remove(f"/spec/{field}") for field in _given_fields(pod, policy) if field in spec]
+    for path, rest in kept.items():
+        owner = metadata if path.startswith("/metadata/") else spec
+        field = path.rpartition("/")[2]
+        if field in owner and owner[field] != rest:
+            operations.append(add(path, rest) if rest else remove(path))
+    return operations
 
 
 def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
@@ -123,6 +222,16 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 
 
+def forged_in(
+    pod: Json, plain: Json, request: GPURequest | None, violations: Sequence[Violation]
+) -> list[Violation]:
+    """What /mutate removes of a pod that is ``plain`` without marks, and that breaks these rules then: marks
+    that governing would not write, and a sidecar of another image."""
+    marked = () if plain is pod else forgery_violations(pod, request)
+    of_sidecar = [each for each in violations if each.rule == "sidecar-name" and each.path.endswith(".image")]
+    return [*(violation for violation in marked if violation not in violations), *of_sidecar]
+
+
 def reserved_name_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
     """Containers and volumes that have a name of Bursar's own and are not what Bursar injects."""
     spec = pod["spec"]
@@ -152,7 +261,7 @@ def without_sidecar_if_name_taken(
 
 def _annotation(name: str, value: str) -> Violation:
     path = f"metadata.annotations[{name}]"
-    if name in _WRITTEN or name in RESOURCES or not name.startswith(f"{names.DOMAIN}/"):
+    if name in _WRITTEN or name in RESOURCES or not name.startswith(_DOMAIN):
         return _only_bursar_writes("forged-annotation", path, value)
     (nearest,) = difflib.get_close_matches(name, names.WRITABLE_ANNOTATIONS, 1, cutoff=0.0)
     return Violation(
