@@ -14,7 +14,13 @@ from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequ
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
-from timekeeper.core.admission.rules.forged import OURS, forgery_violations, is_owned
+from timekeeper.core.admission.rules.forged import (
+    OURS,
+    forged_in,
+    forgery_violations,
+    is_owned,
+    without_marks,
+)
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
@@ -147,10 +153,12 @@ def of_pod(
     written = as_written(pod)
     metadata = mapping(pod.get("metadata"))
     place = str(metadata.get("namespace", "")), "Pod", str(metadata.get("name", ""))
-    parsed = policy.parsed(written, place[0])
     is_mirror = MIRROR in annotations_of(pod)  # which its kubelet made; policies and webhook pass it
-    own = tuple(forgery_violations(written, None)) if is_mirror else pod_violations(written, parsed, policy)
-    violations = (*own, *ephemeral_violations(pod, {}))
+    plain = written if is_mirror else without_marks(written, policy)
+    parsed = policy.parsed(plain, place[0])
+    own = tuple(forgery_violations(plain, None)) if is_mirror else pod_violations(plain, parsed, policy)
+    removed = forged_in(written, plain, parsed.request, own)
+    violations = (*(each for each in own if each not in removed), *ephemeral_violations(pod, {}))
     past = () if is_mirror else bypass_violations(written, parsed, classes)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
     found = [
@@ -158,6 +166,8 @@ def of_pod(
     ]
     if past:  # in every mode, because policies have no modes
         found.append(AdmissionFinding(*place, "would-be-refused", past, owner, node))
+    if removed:
+        found.append(AdmissionFinding(*place, "would-be-warned", tuple(removed), owner, node))
     if suspect := suspect_violations(written, parsed):
         found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
     charged = charged_request(pod, metering.mode, metering.models) if node else None

@@ -134,9 +134,10 @@ def test_no_image_of_a_tenant_runs_under_the_sidecars_name(world: Registered) ->
     def copied(**changes: str) -> Json:
         return a_pod(half("main"), init=[sidecar | changes], volumes=volumes)
 
-    said = refusal(world, copied(image="tenant.example/free:1"))
+    make(world, copied(image="tenant.example/free:1"), "its-image")
 
-    assert "a container of this name runs the image of Bursar's sidecar" in said
+    (own,) = stored(world, "its-image")["spec"]["initContainers"]
+    assert (own["name"], own["image"]) == ("bursar-sidecar", sidecar["image"])
     assert refusal(world, copied()) == ""
 
 

@@ -604,17 +604,21 @@ FORGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", FORGED)
-def test_what_a_user_forges_of_a_gang_is_refused_in_pods_and_in_templates(
+def test_what_a_user_forges_of_a_gang_is_removed_from_pods_and_refused_in_templates(
     world: World, webhook: Webhook, case: str
 ) -> None:
     pod = manifest("forged", half(), **FORGED[case])
     template = {"metadata": pod["metadata"], "spec": {**pod["spec"], "restartPolicy": "Never"}}
     job = {"metadata": {"name": "forged"}, "spec": {"template": template}}
 
-    said = world.answer("POST", PODS, pod).refusal
+    made = world.cp.api.call("POST", f"{PODS}?dryRun=All", pod)
     of_job = world.answer("POST", "/apis/batch/v1/namespaces/team-a/jobs", job).refusal
 
-    assert "only Bursar and node plugins write this" in said
+    annotations = made["metadata"]["annotations"]
+    assert annotations.items() >= (GANG | {"bursar.dev/gang-key": "bursar/g"}).items()
+    assert {"bursar.dev/gang-started", "bursar.dev/gang-needs"}.isdisjoint(annotations)
+    gates = [gate["name"] for gate in made["spec"]["schedulingGates"]]
+    assert gates == ["bursar.dev/budget", "bursar.dev/gang"]
     assert "only Bursar and node plugins write this" in of_job
     assert "spec.template." in of_job
 
