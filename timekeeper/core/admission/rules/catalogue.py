@@ -197,12 +197,12 @@ FORGERY = (
         "any other annotation under `bursar.dev/`",
         "a misspelt constraint would be ignored silently",
     ),
-    Rule("forged-label", "a label under `bursar.dev/`, as annotations", "the same as for annotations"),
-    Rule("forged-gate", "a gate under `bursar.dev/`, as annotations", "only Bursar could remove it"),
+    Rule("forged-label", "a label under `bursar.dev/`, likewise", "the same as for annotations"),
+    Rule("forged-gate", "a scheduling gate under `bursar.dev/`, likewise", "only Bursar could remove it"),
     Rule(
         "sidecar-name",
         "a container named `bursar-sidecar` that is not the injected one, or whose image is neither "
-        "`--sidecar-image` nor one under `--sidecar-mirrors`; an injected one is injected anew",
+        "`--sidecar-image` nor one under `--sidecar-mirrors`; a new pod gets the injected one anew",
         "its heartbeats would count as those of the sidecar",
     ),
     Rule(
