@@ -10,7 +10,7 @@ from tests.webhook.cases import a_pod
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import plain
 from tests.worlds import Json
-from webhook.admission.cel import MAX_ENTRIES
+from timekeeper.core.admission.rules.size import MAX_ENTRIES
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 

@@ -18,6 +18,7 @@ from timekeeper.core.admission.policy import Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.pod_rules import cap_violations
+from timekeeper.core.admission.rules.size import TOO_MANY_PARTS
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims
 from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.request.host import CardHost
@@ -142,6 +143,7 @@ def examples() -> dict[str, Violation]:
         (found[rule],) = parse_new(limited, "refuse", CLASSES, "team-a").violations
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
+    found["pod-parts"] = TOO_MANY_PARTS
     request = parse(changed).request
     assert request is not None
     (found["not-governed"],) = not_governed(changed, recorded_admission(changed, request, POLICY))

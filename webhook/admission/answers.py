@@ -7,6 +7,7 @@ from dataclasses import replace
 from timekeeper.core.admission.pods import annotations_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
+from timekeeper.core.admission.rules.size import TOO_MANY_PARTS
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits
 from timekeeper.core.violation import Violation, message, shown
@@ -37,6 +38,14 @@ def answer(
         warnings=within_limits((*good.warnings, *warnings)),
         rules=rule_modes(warned, policy, exempt),
     )
+
+
+def crowded(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    """Of a pod with too many parts: that alone is said, where the policy `bursar-sizes` says it."""
+    what = review.operation, review.subresource
+    is_judged = what in (("CREATE", ""), ("UPDATE", "ephemeralcontainers")) and policy.mode != "meter"
+    found = (TOO_MANY_PARTS,) if is_judged else ()
+    return answer(AdmissionAnswer("passed"), found, policy, is_exempt(review, policy))
 
 
 def refusal(

@@ -18,6 +18,7 @@ from timekeeper.core.admission.rules.forged import (
     PLACED_LABELS,
     STEM_ENDS,
 )
+from timekeeper.core.admission.rules.size import MAX_ENTRIES, MAX_LETTERS, MAX_MEMBERS, MAX_MOUNT_LETTERS
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
 from timekeeper.core.dialects.others import kai
 from timekeeper.core.kube.static_pods import KUBELET, KUBELETS
@@ -25,15 +26,6 @@ from timekeeper.core.object_names import MIRROR
 from timekeeper.core.request.claims import EXPLICIT
 
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
-
-# Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and
-# requests of all containers together; letters in names of annotations, labels, gates and resources and in
-# host paths, with ten more for each name and thirty for each path, for the cost of a search grows so; and
-# letters in mount paths. Beyond these the API server would search for seconds, or end by its limit on cost.
-MAX_ENTRIES = 1000
-MAX_MEMBERS = 20_000
-MAX_LETTERS = 20_000
-MAX_MOUNT_LETTERS = 200_000
 
 
 def small() -> str:

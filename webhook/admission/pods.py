@@ -31,7 +31,7 @@ from timekeeper.core.kube.static_pods import is_own_mirror
 from timekeeper.core.request.request import ParsedRequest
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
-from webhook.admission.answers import answer, is_exempt, with_causes
+from webhook.admission.answers import answer, crowded, is_exempt, with_causes
 from webhook.admission.warnings import (
     CHARGED_AS_ASSUMED,
     STATIC_POD,
@@ -56,6 +56,8 @@ def mutate(review: PodReview, standing_of: StandingOf, policy: AdmissionPolicy) 
 
     ``standing_of`` is called for the pod's request, and only where the pod is about to be governed.
     """
+    if review.is_crowded:
+        return crowded(review, policy)
     return with_causes(_mutate(review, standing_of, policy), review)
 
 

@@ -28,7 +28,7 @@ from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
-from webhook.admission.answers import answer, is_exempt, with_causes
+from webhook.admission.answers import answer, crowded, is_exempt, with_causes
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOT_CHECKED = AdmissionAnswer("passed")
@@ -44,6 +44,8 @@ _NOTHING_WRITTEN = (
 def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     """Refuses a pod that breaks a rule, or that is not governed by the standing recorded in it; in observe
     mode nothing is refused, and no pod is governed."""
+    if review.is_crowded:
+        return crowded(review, policy)
     is_changed = review.operation == "UPDATE" and review.subresource == "ephemeralcontainers"
     is_new = review.operation == "CREATE" and not review.subresource
     if policy.mode == "meter" or not (is_changed or is_new):

@@ -16,6 +16,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules import without_effect
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
+from timekeeper.core.admission.rules.size import TOO_MANY_PARTS, is_crowded
 from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
@@ -256,6 +257,8 @@ def read_template(
 ) -> tuple[Json, ParsedRequest]:
     """The pods made from the template in ``namespace``, and what each asks for. Raises MalformedError where
     it is not a pod template."""
+    if is_crowded(template):
+        return {"metadata": {}, "spec": {"containers": []}}, ParsedRequest(None, (TOO_MANY_PARTS,))
     pod = checked_pod(as_pod(template), at)
     return pod, policy.parsed(pod, namespace)
 
@@ -264,6 +267,8 @@ def template_violations(
     pod: Json, parsed: ParsedRequest, at: str, policy: AdmissionPolicy
 ) -> tuple[Violation, ...]:
     """The violations of the pods made from a template, with paths from the workload's root."""
+    if TOO_MANY_PARTS in parsed.violations:  # that alone
+        return (replace(TOO_MANY_PARTS, problem=f"{at}.{TOO_MANY_PARTS.problem}"),)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
     # a pod gets the label or the controller that names its gang when it is created
     return inside((violation for violation in found if violation.problem != NAMELESS), at)

@@ -1,6 +1,7 @@
 """The webhook's routes. `Reviewer` decides; `review_endpoint` takes the reviews."""
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 from uuid import uuid4
 
 from flask import Flask, Response
@@ -41,8 +42,11 @@ def create_calls(
         if decision is not None and not review.dry_run:
             record(decisions.by_account(decision, admission.deciding_group(review.namespace)))
 
+    admitting = Lock()  # a large review has a thread of its own
+
     def of_pod(review: PodReview) -> AdmissionAnswer:
-        answer = admission.mutate(review)
+        with admitting:
+            answer = admission.mutate(review)
         notice(review, answer)
         recorded(review, decisions.of_creation(review, answer, monotonic_ms()))
         return answer

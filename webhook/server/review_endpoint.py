@@ -6,14 +6,23 @@ judging a pod does, and each GPU pod's creation waits for it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.json_values import mapping
-from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, PostCall, Route, plain_text
+from timekeeper.runtime.http.service import (
+    Handler,
+    HttpAnswer,
+    HttpLimits,
+    HttpRequest,
+    PostCall,
+    Route,
+    plain_text,
+)
 from webhook.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError
@@ -21,12 +30,18 @@ from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode
 
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the API server takes objects of 3 MiB, and a review holds two at most
+LARGE_BYTES = 256 * 1024
+# Two workers share the manifest's 512 MiB. Each holds so much that clients have sent, half of it in large
+# reviews that wait, and up to 100 MiB of values of the one that it answers.
+LIMITS = HttpLimits(MAX_REVIEW_BYTES, unanswered_bytes=3 * MAX_REVIEW_BYTES)
 
 _UNVERIFIED = plain_text(
     HTTPStatus.FORBIDDEN,
     "reviews are answered only to clients with a certificate of --client-ca; allowed: the API server, by the "
     "kubeconfig of its AdmissionConfiguration",
 )
+
+_BUSY = plain_text(HTTPStatus.SERVICE_UNAVAILABLE, "other large reviews wait already: try again")
 
 R = TypeVar("R", PodReview, ObjectReview)
 
@@ -52,23 +67,34 @@ def review_calls(
 
 
 def review_routes(
-    calls: Mapping[str, PostCall],
-    log: Log,
-    verified_only: bool = False,
-    threads: Mapping[str, int] | None = None,
+    calls: Mapping[str, PostCall], log: Log, verified_only: bool = False, aside: Collection[str] = ()
 ) -> tuple[Route, ...]:
     """The calls as routes of the loop: a review is pure computation, and threads would only slow it down.
-    ``threads``: of the paths that have some, because no pod's creation waits for them. ``verified_only``: a
+    Large ones, and those of the paths ``aside``, are answered beside it, one at a time. ``verified_only``: a
     caller without a certificate of the client CA gets 403, and nothing is counted."""
+    waiting, answering = list[int](), Lock()  # the sizes of large reviews; of one at a time
 
     def route(path: str, call: PostCall) -> Route:
-        def handler(request: HttpRequest) -> HttpAnswer:
+        def answer(request: HttpRequest) -> HttpAnswer:
+            try:
+                with answering:
+                    return call(request.body)
+            finally:
+                waiting.remove(len(request.body))
+
+        def handler(request: HttpRequest) -> HttpAnswer | Handler:
+            size = len(request.body)
             if verified_only and not request.is_verified:
                 log("unverified-caller", level="warning", peer=request.client[0], path=path)
                 return _UNVERIFIED
-            return call(request.body)
+            if path not in aside and size <= LARGE_BYTES:
+                return call(request.body)
+            if sum(waiting) + size > LIMITS.unanswered_bytes // 2:
+                return _BUSY
+            waiting.append(size)
+            return answer
 
-        return Route("POST", path, handler, (threads or {}).get(path, 0))
+        return Route("POST", path, handler)
 
     return tuple(route(path, call) for path, call in calls.items())
 

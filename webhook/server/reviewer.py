@@ -26,7 +26,8 @@ class Reviewer:
     """Answers reviews from memory; nothing here waits.
 
     ``table`` returns the last table of standings or None; ``ca`` the PEM text that sidecars trust, None
-    before it is loaded; ``asked`` whether a poll of the table was attempted. For one thread.
+    before it is loaded; ``asked`` whether a poll of the table was attempted. One thread at a time calls
+    `mutate`.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class Reviewer:
         # what was admitted, and of that what was protected; of pods that look governed apart: second calls
         # count beside the first ones of their pods, and copies count as plain pods do
         self._bursts = tuple((AdmissionBurst(), AdmissionBurst()) for _ in range(2))
-        self._inputs: tuple[StandingsTable | None, str, bool] | None = None
-        self._policies: dict[str, AdmissionPolicy] = {}
+        # with the table, the CA and its freshness that they follow from; any thread replaces all of it
+        self._policies: tuple[StandingsTable | None, str, bool, dict[str, AdmissionPolicy]] | None = None
 
     def unready(self) -> str:
         """Why this worker is not ready; empty where it is.
@@ -118,13 +119,13 @@ class Reviewer:
             if read is None:
                 raise NotReadyError(NO_CA)
             ca = read
-        fresh, known = is_fresh(table, self._now_ms()), self._inputs
+        fresh, known = is_fresh(table, self._now_ms()), self._policies
         if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
-            self._inputs, self._policies = (table, ca, fresh), {}
-        key = namespace if table is not None and namespace in table.namespaces else ""
-        policy = self._policies.get(key)
+            self._policies = known = table, ca, fresh, {}
+        policies, key = known[3], namespace if table is not None and namespace in table.namespaces else ""
+        policy = policies.get(key)
         if policy is None:
             sidecar = None if self._flags.sidecar is None else replace(self._flags.sidecar, ca=ca)
             policy = effective_policy(replace(self._flags, sidecar=sidecar), table, fresh, key)
-            self._policies[key] = policy
+            policies[key] = policy
         return policy

@@ -18,7 +18,7 @@ from webhook.admission.gangs import of_owner
 from webhook.log import Log
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.wire import defaulting, object_review
-from webhook.wire.pod_review import PodReview, read
+from webhook.wire.pod_review import MAX_MARKS, PodReview, is_readable, read
 
 PATH = "/simulate"
 
@@ -81,6 +81,8 @@ def _answers(judging: Reviewer, reviews: Sequence[PodReview]) -> list[Json]:
 
 def _object(body: bytes) -> Json:
     """Raises MalformedError."""
+    if not is_readable(body, MAX_MARKS // 2):  # each review in it is decoded again
+        raise MalformedError("the body has too many parts to be read")
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:

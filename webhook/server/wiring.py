@@ -20,7 +20,7 @@ from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.flags import UnusableError
 from timekeeper.runtime.http.problem_details import Problem, unavailable
-from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
+from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, HttpService, Route
 from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
 from timekeeper.runtime.tls import ca_text
@@ -29,7 +29,7 @@ from webhook.metrics import FiguresGoneError, WebhookMetrics
 from webhook.server.app import create_app, create_calls
 from webhook.server.claim_cache import ClaimCache
 from webhook.server.owner_events import start_owner_events
-from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
+from webhook.server.review_endpoint import LIMITS, review_routes
 from webhook.server.reviewer import Reviewer
 from webhook.server.simulation import PATH, simulation_call
 from webhook.settings.serve import STALE_AFTER_S, WebhookSettings
@@ -103,13 +103,13 @@ def make_service(
     calls[PATH] = simulation_call(admission, log)
     verified_only = settings.client_ca is not None
     routes = (
-        *review_routes(calls, log, verified_only, {PATH: 1}),
+        *review_routes(calls, log, verified_only, (PATH,)),
         metrics_route(metrics, settings.metrics_access == "open", api),
     )
     return HttpService(
         create_app(admission, lambda: claims.health),
         _APP_THREADS,
-        HttpLimits(MAX_REVIEW_BYTES),
+        LIMITS,
         routes,
         tls=tls,
     )

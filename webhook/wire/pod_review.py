@@ -7,18 +7,25 @@ Source: k8s.io/api/admission/v1.
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.pods import MalformedError, checked_pod, text_of
+from timekeeper.core.admission.rules.size import MAX_LETTERS, is_crowded
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.edge.mended_json import mending
 
 API_VERSION = "admission.k8s.io/v1"
 SUBRESOURCES = ("", "ephemeralcontainers", "resize", "status")
+
+# Brackets and commas of a body. A pod that a cluster stores has 240,000 at most, and a review two pods; what
+# is decoded takes up to 120 bytes for each.
+MAX_MARKS = 500_000
+_FEW_BYTES = 1024 * 1024  # which hold not too many
+_OBJECT = b',"object":{'  # an API server writes it after all that an answer needs
 
 _decoded = mending(orjson.loads)
 
@@ -26,7 +33,8 @@ _decoded = mending(orjson.loads)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReview:
     """One request to admit a pod. ``pod`` and ``old`` have the types of a Pod in every field that we read;
-    ``user`` and ``groups`` are those that the API server authenticated."""
+    ``user`` and ``groups`` are those that the API server authenticated. ``is_crowded``: it has too many
+    parts, and nothing of them is in ``pod`` and ``old``."""
 
     uid: str
     operation: str
@@ -38,6 +46,7 @@ class PodReview:
     old: Json
     user: str = ""
     groups: tuple[str, ...] = ()
+    is_crowded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +64,26 @@ class AdmissionAnswer:
 
 def read(body: bytes) -> PodReview:
     """The review in a request's body. Raises MalformedError for anything else."""
-    return _review(request_of(body))
+    if not is_readable(body):
+        # whether it is a dry run stands after the object
+        return _crowded({**request_of(body.partition(_OBJECT)[0] + b"}}"), "dryRun": True})
+    request = request_of(body)
+    # each part but for a few has a comma, and counts as its letters and 30 more at most
+    may_be_crowded = len(body) + 30 * body.count(b",") > MAX_LETTERS - 300
+    if may_be_crowded and any(is_crowded(request.get(each)) for each in ("object", "oldObject")):
+        return _crowded(request)
+    return _review(request)
+
+
+def is_readable(body: bytes, most: int = MAX_MARKS) -> bool:
+    """Whether a body becomes so few values that there is memory for them."""
+    return len(body) <= _FEW_BYTES or sum(map(body.count, (b"{", b"[", b","))) <= most
 
 
 def request_of(body: bytes) -> Json:
     """The ``request`` of an AdmissionReview. Raises MalformedError."""
+    if not is_readable(body):
+        raise MalformedError("the body has too many parts to be read")
     try:
         whole = _decoded(body)
     except orjson.JSONDecodeError as error:
@@ -88,6 +112,13 @@ def encode(uid: str, answer: AdmissionAnswer) -> bytes:
     if answer.audit:
         response["auditAnnotations"] = answer.audit
     return orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+
+
+def _crowded(request: Json) -> PodReview:
+    metadata = mapping(mapping(request.get("object")).get("metadata"))
+    said = {name: metadata[name] for name in ("name", "generateName", "ownerReferences") if name in metadata}
+    alone = {**request, "object": {"metadata": said, "spec": {}}, "oldObject": None}
+    return replace(_review(alone), is_crowded=True)
 
 
 def _review(request: Json) -> PodReview:

@@ -393,6 +393,16 @@ def changed(name: str, *arguments: str, variable: str = "") -> list[dict[str, An
     return [listed(*(each for each in ROLES if each["metadata"]["name"] != name), made), listed(agent())]
 
 
+def test_it_says_whether_the_webhook_tells_the_api_server_from_others() -> None:
+    def said(*arguments: str, variable: str = "") -> list[str]:
+        facts = replace(SOUND, workloads=changed("bursar-webhook", *arguments, variable=variable))
+        return [each.sentence[:4] for each in results(facts) if each.subject == "webhook answers"]
+
+    assert said("--listen=[::]:8443") == ["whoe"]
+    assert said("--client-ca=/etc/bursar/callers/ca.crt") == ["only"]
+    assert said(variable="BURSAR_CLIENT_CA=/etc/bursar/callers/ca.crt") == ["only"]
+
+
 OPENSHIFT = listed(api_service("v1.apps"), GPUBUDGETS, api_service("v1.security.openshift.io"))
 NO_SIDECAR = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "sidecar: off"}}
 

@@ -1,6 +1,7 @@
 """Each role does its work in the shape in which it is installed. The agent's test is beside its others."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import prepared
 from tests.timekeeper.worlds import ADMIN, HOUR, SECOND, gpu_pod, lease, node, pod_status, token, user_status
+from tests.webhook.floods import floods
 from tests.webhook.servers import Webhook
 from tests.webhook.worlds import admitted, half
 from timekeeper.edge.clock import now_ms
@@ -36,6 +38,32 @@ def test_the_webhook_reviews(tmp_path: Path, tls: Tls) -> None:
             assert webhook.review("/mutate", admitted(half()))["allowed"] is True
             for pid in (webhook.process.pid, *webhook.workers()):
                 here.check(pid)
+
+
+def test_sixteen_large_reviews_at_once_end_no_worker_of_the_webhook(tmp_path: Path, tls: Tls) -> None:
+    with (
+        SimulatedTimekeeper(tls, standings()) as timekeeper,
+        installed(shape_of("webhook"), tmp_path, tls.folder) as here,
+        Webhook(tmp_path, tls, timekeeper.url, prefix=here.prefix) as webhook,
+    ):
+        eventually(lambda: len(webhook.workers()) == 2, "both workers")
+        workers = webhook.workers()
+
+        def post(path: str, body: bytes) -> int:
+            try:
+                return webhook.ask("POST", path, body)[0]
+            except OSError:
+                return 0  # too much of it was unanswered
+
+        answered = set[int]()
+        for path in ("/mutate", "/simulate"):
+            for body in floods(path).values():
+                with ThreadPoolExecutor(16) as pool:
+                    answered |= {*pool.map(post, [path] * 16, [body] * 16)}
+
+        assert webhook.review("/mutate", admitted(half()))["allowed"] is True
+        assert 200 in answered
+        assert (here.oom_kills, webhook.workers()) == (0, workers)
 
 
 def test_the_timekeeper_takes_a_heartbeat_and_reports_it(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json, container, limits_of
 from timekeeper.core.admission.rules.denylist import names_devices, reaches_cards, reaches_node
 from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
-from webhook.admission.cel import MAX_LETTERS, MAX_MEMBERS, MAX_MOUNT_LETTERS
+from timekeeper.core.admission.rules.size import MAX_LETTERS, MAX_MEMBERS, MAX_MOUNT_LETTERS
 
 pytestmark = pytest.mark.make_test("refuses it also while the webhook is down")
 

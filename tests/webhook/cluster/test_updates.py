@@ -23,13 +23,12 @@ from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.worlds import half, plain
 from tests.worlds import Json
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.core.admission.rules.size import MAX_BYTES
+from timekeeper.core.admission.rules.size import MAX_BYTES, MAX_ENTRIES
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.releaser import patch_with, removal
-from webhook.admission.cel import MAX_ENTRIES
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LONGEST_S = BudgetSettings().max_grace_period_ms // 1000

@@ -7,11 +7,13 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import orjson
@@ -22,15 +24,15 @@ from deploy.local.ports import free_port
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.webhook.floods import floods
 from tests.webhook.servers import ROOT, Webhook, environment, runs
 from tests.webhook.worlds import admitted, half, patch_of, review_of
 from tests.worlds import Json, container
 from timekeeper.core.certificate_end import ends
 from timekeeper.runtime.http.loop import RECEIVES_A_TURN
-from timekeeper.runtime.http.service import HttpLimits
-from webhook.server.review_endpoint import MAX_REVIEW_BYTES
+from webhook.server.review_endpoint import LIMITS
 
-LARGEST_BACKLOG = HttpLimits(MAX_REVIEW_BYTES).unanswered_bytes
+LARGEST_BACKLOG = LIMITS.unanswered_bytes
 GOOD = orjson.dumps(review_of(admitted(half())))
 
 
@@ -215,6 +217,40 @@ def peak_bytes(pid: int) -> int:
     """The most memory that a process has had."""
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in each)
     return int(line.split()[1]) * 1024
+
+
+PATIENCE_S = 5  # of the API server, by the manifests
+
+
+@pytest.mark.parametrize("path", ["/mutate", "/simulate"])
+def test_ordinary_pods_are_reviewed_while_anybody_posts_large_reviews(webhook: Webhook, path: str) -> None:
+    bodies, ended = [*floods(path).values()], Event()
+    taken = Counter[int]()
+
+    def flood(number: int) -> None:
+        while not ended.is_set():
+            try:
+                taken[webhook.ask("POST", path, bodies[number % len(bodies)])[0]] += 1
+            except OSError:
+                taken[0] += 1  # too much of it was unanswered
+
+    def allowed(_: int) -> bool:
+        connection = http.client.HTTPSConnection(
+            "127.0.0.1", webhook.port, timeout=PATIENCE_S, context=webhook.tls.client()
+        )
+        with closing(connection):
+            connection.request("POST", "/mutate", GOOD)
+            return bool(orjson.loads(connection.getresponse().read())["response"]["allowed"])
+
+    with ThreadPoolExecutor(8) as pool:
+        clients = [pool.submit(flood, number) for number in range(8)]
+        try:
+            eventually(lambda: taken.total() >= 8, "the flood")
+            answers = [allowed(number) for number in range(12)]
+        finally:
+            ended.set()
+    assert [client.result() for client in clients] == [None] * 8
+    assert all(answers)
 
 
 def test_a_finished_request_leaves_its_room_to_the_next(webhook: Webhook) -> None:

@@ -13,6 +13,7 @@ from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.edge.source_health import STUCK_MS, SourceHealth
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
@@ -23,11 +24,13 @@ from webhook.server.reviewer import Reviewer
 class World:
     """An application whose log lines are kept."""
 
-    def __init__(self, policy: AdmissionPolicy = POLICY, ca: str | None = "ca") -> None:
+    def __init__(
+        self, policy: AdmissionPolicy = POLICY, ca: str | None = "ca", record: Record = record_nothing
+    ) -> None:
         self.lines: list[str] = []
         self.metrics: WebhookMetrics = of_this_process()
         admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
-        calls = create_calls(admission, self.metrics, into(self.lines))
+        calls = create_calls(admission, self.metrics, into(self.lines), record=record)
         self.client = client_of(create_app(admission), review_routes(calls, into(self.lines)))
 
     def posts(self, path: str, body: object) -> TestResponse:

@@ -38,7 +38,7 @@ from timekeeper.cli.doctor.node_checks import (
     runtimes,
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
-from timekeeper.cli.doctor.stopping_checks import families, followers, limits, users
+from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, users
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
@@ -321,6 +321,7 @@ CHECKS: tuple[Check, ...] = (
     families,
     api_services,
     webhooks,
+    callers,
     policies,
     parameters,
     timekeeper,

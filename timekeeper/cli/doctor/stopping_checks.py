@@ -84,6 +84,15 @@ def families(facts: Facts) -> Iterator[CheckResult]:
                 yield CheckResult("error", name, sentence, "[::] in place of 0.0.0.0 in its arguments")
 
 
+def callers(facts: Facts) -> Iterator[CheckResult]:
+    """Whether the webhook tells API servers from others, which not every cluster allows."""
+    for webhook in filter(None, (named(each, "bursar-webhook") for each in facts.workloads)):
+        is_set = any(argument.startswith("--client-ca=") for argument in _arguments(webhook))
+        others = "whoever reaches its port: without --client-ca (docs/certificates.md) forged reviews count"
+        said = "only clients with a certificate of --client-ca" if is_set else others
+        yield CheckResult("ok", "webhook answers", said)
+
+
 def _arguments(workload: Json) -> list[str]:
     """Those of all containers, and their variables as arguments."""
     template = mapping(mapping(workload.get("spec")).get("template"))

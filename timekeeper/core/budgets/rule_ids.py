@@ -56,6 +56,7 @@ FIXED = (
     "not-governed",
     "own-scheduler",
     "placement-off",
+    "pod-parts",
     "request-differs-from-limit",
     "same-gpu-conflict",
     "same-gpu-container",

@@ -386,6 +386,12 @@ PLACING = (
         "refused, even the deletion, and the pod would hold its cards for ever",
     ),
     Rule(
+        "pod-parts",
+        "any pod, with GPUs or without, of more than 1,000 annotations, labels, volumes, gates or containers "
+        "of a kind, 20,000 variables, mounts, limits and requests, or of too many letters in names and paths",
+        "to search it takes seconds. Nothing else is said of it. The policy `bursar-sizes` says the same",
+    ),
+    Rule(
         "legacy-sidecar",
         "a container named `gpu-sidecar`, as kubernetes-gpusharing injects it",
         "it reports to a Service that no longer exists, and in a Job it never ends",

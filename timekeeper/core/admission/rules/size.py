@@ -1,5 +1,5 @@
 """How large a GPU pod may be when it is created: it must stay below what etcd takes with all that is written
-to it later.
+to it later. And how many parts any pod may have that is searched.
 
 etcd takes 1.5 MiB. A new pod has at most `MAX_BYTES`; updates may let it grow to 1152 KiB
 (`deploy/manifests/admission-updates.yaml`); the Binding adds at most `MAX_BINDING_BYTES`; the rest is for
@@ -7,14 +7,37 @@ the status.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 import orjson
 
 from timekeeper.core.admission.marks import VISIBLE_DEVICES
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, sequence_of
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
+
+# Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and
+# requests of all containers together; letters in names of annotations, labels, gates and resources and in
+# host paths, with ten more for each name and thirty for each path, for the cost of a search grows so; and
+# letters in mount paths. Beyond these neither the API server's policies nor the webhook search a pod.
+MAX_ENTRIES = 1000
+MAX_MEMBERS = 20_000
+MAX_LETTERS = 20_000
+MAX_MOUNT_LETTERS = 200_000
+# the sentence of the policy `bursar-sizes`, which ends with the rule
+TOO_MANY_PARTS = Violation(
+    "pod-parts",
+    "",
+    "",
+    "metadata, spec: this pod has too many parts, or too long names, to be searched for GPU requests; "
+    f"allowed: at most {MAX_ENTRIES} annotations, labels, volumes, scheduling gates and containers of a "
+    f"kind, {MAX_MEMBERS} variables, mounts, limits and requests, {MAX_LETTERS} letters in names of "
+    "annotations, labels, gates and resources, ten more for each, and in host paths, thirty more for each, "
+    f"and {MAX_MOUNT_LETTERS} in mount paths; for example a ConfigMap for many values [pod-parts]",
+    "",
+    "",
+)
 
 MAX_BYTES = 1024 * 1024
 # The API server refuses every update of a pod with more than 256 KiB of annotations, a status too, but it
@@ -30,6 +53,30 @@ _MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at
 _BINDING_ALONE = 1_520
 _BINDING_OF_A_CONTAINER = 245
 _BINDING_OF_A_CARD = 325
+
+
+def is_crowded(pod: object) -> bool:
+    """Whether any pod or pod template has `TOO_MANY_PARTS`. It need not be checked: what has another type
+    than the API gives it counts as none."""
+    metadata, spec = mapping(mapping(pod).get("metadata")), mapping(mapping(pod).get("spec"))
+    annotations, labels = mapping(metadata.get("annotations")), mapping(metadata.get("labels"))
+    lists = {name: sequence(spec.get(name)) for name in (*CONTAINER_LISTS, "volumes", "schedulingGates")}
+    if max(map(len, (annotations, labels, *lists.values()))) > MAX_ENTRIES:
+        return True
+    containers = [mapping(each) for name in CONTAINER_LISTS for each in lists[name]]
+    resources = [mapping(each.get("resources")) for each in containers]
+    amounts = [mapping(each.get(name)) for each in resources for name in ("limits", "requests")]
+    mounts = [sequence(each.get("volumeMounts")) for each in containers]
+    variables = [sequence(each.get("env")) for each in containers]
+    if sum(map(len, (*amounts, *mounts, *variables))) > MAX_MEMBERS:
+        return True
+    gates = [mapping(each).get("name") for each in lists["schedulingGates"]]
+    names = chain(annotations, labels, gates, *amounts)
+    paths = [mapping(each)["hostPath"] for each in lists["volumes"] if mapping(each).get("hostPath")]
+    letters = sum(10 + len(str(name)) for name in names)
+    letters += sum(30 + len(str(mapping(path).get("path", ""))) for path in paths)
+    to = (len(str(mapping(mount).get("mountPath", ""))) for mount in chain(*mounts))
+    return letters > MAX_LETTERS or sum(to) > MAX_MOUNT_LETTERS
 
 
 def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
