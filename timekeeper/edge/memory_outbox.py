@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from timekeeper.edge.log_events import EventLog
@@ -26,11 +27,11 @@ class OutboxEvents(NamedTuple, Generic[E]):
 
 class MemoryOutbox(Generic[R]):
     """Any thread may `add`, and never waits for a post; `run` sends, in one thread. Of more than ``most``
-    records the oldest is dropped.
+    records the oldest of the namespace that has most of them are dropped, a hundredth of the bound at once.
 
     ``send``: sends up to ``together`` records, and returns why that failed. ``about``: what the log says of a
-    record; ``weight``: how many it counts. ``count``: called with a result and how many. ``close``: called at
-    the end of `run`.
+    record; ``weight``: how many it counts; ``namespace``: whose it is. ``count``: called with a result and
+    how many. ``close``: called at the end of `run`.
     """
 
     def __init__(
@@ -43,17 +44,19 @@ class MemoryOutbox(Generic[R]):
         together: int,
         about: Callable[[R], Mapping[str, str]],
         weight: Callable[[R], int] = lambda _: 1,
+        namespace: Callable[[R], str] = lambda _: "",
         count: Callable[[str, int], None] = lambda _result, _number: None,
         close: Callable[[], None] = lambda: None,
         every_s: float = 1.0,
     ) -> None:
         self._post, self._events, self._log, self._most = send, events, log, most
         self._about, self._weight, self._count, self._every_s = about, weight, count, every_s
-        self._close = close
+        self._close, self._namespace = close, namespace
+        self._going: list[int] = []  # the places of the records that are dropped now, the first last
         self._lock = threading.Lock()
         limits = OutboxLimits[R](
             batch=lambda _: together,
-            spare=lambda waiting: 0 if len(waiting) > most else None,
+            spare=self._spare,
             pause_ms=lambda _: 0,
             gives_up=True,
         )
@@ -86,6 +89,14 @@ class MemoryOutbox(Generic[R]):
         with self._lock:
             self._outbox.on_posted(failure, 0)
             return self._outbox.post is None and bool(self._outbox.waiting)
+
+    def _spare(self, waiting: Sequence[R]) -> int | None:
+        if len(waiting) > self._most:
+            ((whose, _),) = Counter(map(self._namespace, waiting)).most_common(1)
+            places = (place for place, record in enumerate(waiting) if self._namespace(record) == whose)
+            going = islice(places, 1 + self._most // 100)
+            self._going = [place - gone for gone, place in enumerate(going)][::-1]
+        return self._going.pop() if self._going else None
 
     def _notice(self, result: Result, records: Sequence[R], reason: str) -> None:
         if result == "away":

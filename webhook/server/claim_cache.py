@@ -1,4 +1,5 @@
-"""What a worker knows of claims, templates and device classes: threads that follow them, beside admission.
+"""What a worker knows of namespaces, claims, templates and device classes: threads that follow them, beside
+admission.
 
 No review waits for them. What has not arrived yet is unknown to `KnownClaims`, and such a pod is held.
 """
@@ -54,6 +55,7 @@ class ClaimCache:
     ) -> None:
         self._api, self._log, self._found, self._ended = api, log, found, Event()
         self.health: tuple[SourceHealth, ...] = ()  # of what is followed
+        self._namespaces: dict[str, None] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[NamespacedName, Requests] = {}
         self._templates: dict[NamespacedName, Requests] = {}
@@ -65,11 +67,17 @@ class ClaimCache:
         if self._api is not None:
             Thread(target=self._begin, args=(self._api,), name="claims", daemon=True).start()
 
+    def may_exist(self, namespace: str) -> bool:
+        """False where the namespaces are known, and this is none of them."""
+        return not self._namespaces or namespace in self._namespaces
+
     def end(self) -> None:
         """Ends the threads after their present call."""
         self._ended.set()
 
     def _begin(self, api: Api) -> None:
+        self._follow(api, "/api/v1/namespaces", lambda raw: (namespaced(raw)[1], None), self._namespaces)
+
         def absent() -> None:
             self.known.is_served = False
 

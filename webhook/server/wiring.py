@@ -98,7 +98,7 @@ def make_service(
     flags = replace(settings.policy, claims=claims.known)
     admission = Reviewer(flags, table, ca, monotonic_ms, 1000 * STALE_AFTER_S, lambda: poller.was_polled)
     notice = start_owner_events(api, socket.gethostname())
-    record = _start_decision_posts(settings, ca, metrics)
+    record = _start_decision_posts(settings, ca, metrics, claims)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
     calls[PATH] = simulation_call(admission, log)
     verified_only = settings.client_ca is not None
@@ -131,10 +131,10 @@ def _api_server(settings: WebhookSettings) -> Api | None:
 
 
 def _start_decision_posts(
-    settings: WebhookSettings, ca: Callable[[], str | None], metrics: WebhookMetrics
+    settings: WebhookSettings, ca: Callable[[], str | None], metrics: WebhookMetrics, claims: ClaimCache
 ) -> Record:
     """Starts the thread that posts what was decided, so call it after the fork."""
     client = TimekeeperClient(settings.timekeeper_url, DECISIONS, settings.token_file, ca)
-    posts = DecisionPosts(client, "webhook", monotonic_ms, log, metrics.decided)
+    posts = DecisionPosts(client, "webhook", monotonic_ms, log, metrics.decided, claims.may_exist)
     Thread(target=posts.run, args=(Event(),), name="decisions", daemon=True).start()
     return posts.record

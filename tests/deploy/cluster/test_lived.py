@@ -330,6 +330,7 @@ def test_the_webhook_follows_claims_posts_events_asks_who_reads_its_metrics_and_
 
     assert calls == {
         *(Right("watch", resource, "resource.k8s.io") for resource in followed),
+        Right("watch", "namespaces"),
         Right("watch", "configmaps", "", NAMESPACE, "bursar-device-classes"),
         Right("create", "events", "events.k8s.io", "team-d"),
         Right("create", "tokenreviews", "authentication.k8s.io"),

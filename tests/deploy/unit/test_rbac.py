@@ -44,6 +44,7 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "tokenreviews", "authentication.k8s.io"),
             Right("create", "subjectaccessreviews", "authorization.k8s.io"),
         },
+        "to report no decision of a namespace that does not exist": followed("namespaces"),
         "what pods ask for by device claims": CLAIMS
         | {Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes") for verb in ("list", "watch")},
     },

@@ -1,21 +1,24 @@
 """Decisions wait in an outbox, and are posted in batches."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+
+import pytest
 
 from tests.support.post_client import PostClient
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.edge.memory_outbox import OutboxEvents
 from timekeeper.edge.outbox import NotDelivered
-from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionOutbox, DecisionPosts
+from timekeeper.runtime.recording.decision_posts import MAX_WAITING, TOGETHER, DecisionOutbox, DecisionPosts
 
 
-def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:
+def refused(name: str = "", at_ms: int = 0, namespace: str = "a", **figures: int | str) -> Decision:
     return Decision(
         at_ms=at_ms,
         kind="refused",
         reason="SpentGrant",
-        namespace="a",
+        namespace=namespace,
         figures=figures,
         name=name,
         generate_name="train-",
@@ -116,6 +119,65 @@ def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
         pass
 
     assert posts.results == {"sent": 8, "failed": 0, "dropped": 0, "refused": 1}
+
+
+def test_of_many_bad_decisions_each_goes_alone() -> None:
+    client = PostClient()
+    posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
+    for at in range(TOGETHER):
+        posts.record(refused("bad" if at % 20 == 7 else f"p{at}", left=at))
+    client.refuses = b'"bad"'
+
+    while posts.send():
+        pass
+
+    entries = [entry["name"] for body in client.posts for entry in json.loads(body)["decisions"]]
+    assert posts.results == {"sent": TOGETHER - 10, "failed": 0, "dropped": 0, "refused": 10}
+    assert {f"p{at}" for at in range(TOGETHER) if at % 20 != 7} <= {*entries}
+
+
+@pytest.mark.parametrize("nobody", ["no-such", "No Such", ""])
+def test_a_flood_of_decisions_of_nobody_is_not_posted_and_loses_no_others(nobody: str) -> None:
+    client, there = PostClient(), {"a", "b"}
+    posts = DecisionPosts(
+        client, "webhook", lambda: 0, lambda event, **_: None, exists=lambda name: name in there
+    )
+    for at in range(MAX_WAITING + 1_000):
+        if at % 100 == 0:
+            posts.record(refused(f"p{at}", namespace="ab"[at % 200 // 100]))
+        posts.record(refused(f"n{at}", namespace=f"{nobody}{at}"))
+    while posts.send():
+        pass
+
+    entries = [entry for body in client.posts for entry in json.loads(body)["decisions"]]
+    assert Counter(entry["namespace"] for entry in entries) == {"a": 55, "b": 55}
+    assert posts.results == {"sent": 110, "dropped": 0, "refused": 0, "failed": 0}
+
+
+def test_a_namespace_that_is_made_a_moment_later_has_its_decision() -> None:
+    client, there = PostClient(), set[str]()
+    posts = DecisionPosts(
+        client, "webhook", lambda: 0, lambda event, **_: None, exists=lambda name: name in there
+    )
+    posts.record(refused())
+    there.add("a")
+    posts.send()
+
+    assert len(client.posts) == 1
+
+
+def test_a_flood_of_decisions_of_one_namespace_loses_no_others() -> None:
+    client = PostClient()
+    posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
+    for at in range(MAX_WAITING + 1_000):
+        if at % 100 == 0:
+            posts.record(refused(f"p{at}", namespace="b"))
+        posts.record(refused(f"n{at}"))
+    while posts.send():
+        pass
+
+    entries = [entry for body in client.posts for entry in json.loads(body)["decisions"]]
+    assert Counter(entry["namespace"] for entry in entries)["b"] == 110
 
 
 def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None:

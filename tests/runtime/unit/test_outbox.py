@@ -302,13 +302,13 @@ def test_any_other_text_is_refused_with_a_reason(text: str) -> None:
 
 
 def in_memory(
-    send: Callable[[Sequence[str]], NotDelivered | None], most: int = 3
+    send: Callable[[Sequence[str]], NotDelivered | None], most: int = 3, **more: Any
 ) -> tuple[MemoryOutbox[str], list[str]]:
     """An outbox in memory that sends two together, and the events of its log."""
     lines: list[str] = []
     events = OutboxEvents[str]("failed", "back", "refused", "dropped")
     log = lambda event, **_: lines.append(event)  # noqa: E731
-    return MemoryOutbox(send, events, log, most=most, together=2, about=lambda _: {}), lines
+    return MemoryOutbox(send, events, log, most=most, together=2, about=lambda _: {}, **more), lines
 
 
 def test_in_memory_the_log_says_once_that_records_are_dropped_until_none_waits() -> None:
@@ -322,6 +322,19 @@ def test_in_memory_the_log_says_once_that_records_are_dropped_until_none_waits()
 
     assert lines == ["dropped", "dropped"]
     assert sent.results == {"sent": 3, "dropped": 3, "refused": 0, "failed": 0}
+
+
+def test_in_memory_the_oldest_of_the_namespace_that_has_most_are_dropped_a_hundredth_at_once() -> None:
+    few, many = ["b0", "c0"], [f"a{number}" for number in range(300)]
+    sent, _ = in_memory(lambda _: None, most=200, namespace=lambda record: record[0])
+    for record in (*few, *many):
+        sent.add(record)
+
+    kept = sent._outbox.unacknowledged()
+    assert kept[:2] == tuple(few)
+    assert kept[2:] == tuple(many[-len(kept[2:]) :])
+    assert 198 <= len(kept) <= 200
+    assert sent.results["dropped"] == 302 - len(kept)
 
 
 def test_in_memory_what_waits_at_the_end_is_sent_until_a_post_fails() -> None:

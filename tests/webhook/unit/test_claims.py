@@ -279,6 +279,15 @@ def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_container
     cache.end()
 
 
+def test_a_worker_knows_which_namespaces_exist_where_it_follows_them() -> None:
+    cache = ClaimCache(None, log)
+
+    assert cache.may_exist("no-such")
+
+    cache._namespaces["team-a"] = None
+    assert [cache.may_exist(name) for name in ("team-a", "no-such", "")] == [True, False, False]
+
+
 def limited(name: str, **limits: str) -> Json:
     """A pod with a claim of this template, and these limits."""
     given = {resource.replace("__", "/").replace("_", "."): amount for resource, amount in limits.items()}

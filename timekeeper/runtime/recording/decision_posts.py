@@ -26,7 +26,8 @@ class _Run:
 
 
 class DecisionOutbox(MemoryOutbox[_Run]):
-    """`record` may be called from any thread. ``write`` takes runs, and returns why that failed."""
+    """`record` may be called from any thread. ``write`` takes runs, and returns why that failed. ``exists``:
+    whether there is such a namespace; decisions of others are neither written nor counted."""
 
     def __init__(
         self,
@@ -39,11 +40,16 @@ class DecisionOutbox(MemoryOutbox[_Run]):
         close: Callable[[], None] = lambda: None,
         every_s: float = 1.0,
         most: int = MAX_WAITING,
+        exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._last: dict[tuple[str, str], _Run] = {}  # of each subject; it waits
 
+        def namespace(run: _Run) -> str:
+            return run.decision.namespace if exists(run.decision.namespace) else ""
+
         def send(runs: Sequence[_Run]) -> NotDelivered | None:
-            return write([DecisionRun(run.decision, run.count, run.last_ms) for run in runs])
+            written = [DecisionRun(run.decision, run.count, run.last_ms) for run in runs if namespace(run)]
+            return write(written) if written else None
 
         super().__init__(
             send,
@@ -52,7 +58,8 @@ class DecisionOutbox(MemoryOutbox[_Run]):
             most=most,
             together=together,
             about=lambda run: {"kind": run.decision.kind},
-            weight=lambda run: run.count,
+            weight=lambda run: run.count if namespace(run) else 0,
+            namespace=namespace,
             count=count,
             close=close,
             every_s=every_s,
@@ -92,7 +99,7 @@ _EVENTS = OutboxEvents[LogEvent](
 class DecisionPosts(DecisionOutbox):
     """Posts decisions to the timekeeper. A post whose answer is lost is sent again; its decisions then count
     twice. ``source``: the role; ``now_ms``: the clock of the decisions' times; ``count``: as in
-    `MemoryOutbox`."""
+    `MemoryOutbox`; ``exists``: as in `DecisionOutbox`."""
 
     def __init__(
         self,
@@ -101,6 +108,7 @@ class DecisionPosts(DecisionOutbox):
         now_ms: Callable[[], int],
         log: EventLog[LogEvent],
         count: Callable[[str, int], None] = lambda _result, _number: None,
+        exists: Callable[[str], bool] = lambda _: True,
     ) -> None:
         def post(runs: Sequence[DecisionRun]) -> NotDelivered | None:
             at_ms = now_ms()
@@ -108,4 +116,6 @@ class DecisionPosts(DecisionOutbox):
             body = {"version": 1, "source": source, "decisions": entries}
             return client.deliver(orjson.dumps(body))
 
-        super().__init__(post, _EVENTS, log, together=TOGETHER, count=count, close=client.close)
+        super().__init__(
+            post, _EVENTS, log, together=TOGETHER, count=count, close=client.close, exists=exists
+        )
