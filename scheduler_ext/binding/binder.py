@@ -26,7 +26,7 @@ from scheduler_ext.binding.manifest import (
     Written,
     binding,
     binding_path,
-    with_mark,
+    with_marks,
     written_for,
 )
 from scheduler_ext.binding.node_locks import NodeLocks
@@ -65,6 +65,7 @@ from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.drains import beside_drain
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.edge.clock import now_ms
@@ -169,8 +170,8 @@ class Binder:
             if there is not None and there.is_counted and not is_named:
                 placement = CHOSEN_BY_PLUGIN
             written = _written(read.pod, read.pod.request, placement, args.node, there)
-            if mark := self._mark_of(read.pod) if read.pod.gang is not None else "":
-                written = with_mark(written, mark)
+            mark = self._mark_of(read.pod) if read.pod.gang is not None else ""
+            written = with_marks(written, mark, self._standing_of(read.pod))
             outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
             self._bound(read.pod, args.node, placement)
@@ -209,6 +210,12 @@ class Binder:
         if not denied and as_if_enforced(standings).of_pod(pod).refuses:
             self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=SPENT.sentence)
         return denied
+
+    def _standing_of(self, pod: Pod) -> str:
+        """What is to be recorded of a pod that was created in budget and gets its cards over it; "" else."""
+        is_recorded = pod.governed and pod.standing not in ("", "OVER_BUDGET")
+        demotes = is_recorded and self._standings().of_pod(pod).demotes
+        return f"{pod.standing}{names.OVER_AT_BINDING}" if demotes else ""
 
     def _assumed(self, args: BindingArgs, until: float) -> Allocation | Outcome | None:
         """The cards assumed for the pod on this node, None without any; an outcome if the pod is bound, or if

@@ -86,9 +86,12 @@ def written_for(
     return Written(annotations, {**dialect.labels_at_binding, **_node_label(dialect, node)})
 
 
-def with_mark(written: Written, started: str) -> Written:
-    """The same, and the annotation by which a gang has started."""
-    return Written({**written.annotations, names.GANG_STARTED: started}, written.labels)
+def with_marks(written: Written, started: str, standing: str) -> Written:
+    """The same, and the annotation by which a gang has started, and that of the standing; "" for neither."""
+    marks = {names.GANG_STARTED: started, names.STANDING: standing}
+    return Written(
+        {**written.annotations, **{name: text for name, text in marks.items() if text}}, written.labels
+    )
 
 
 def _node_label(dialect: Dialect, node: str) -> dict[str, str]:

@@ -120,11 +120,17 @@ class Pod(Struct, frozen=True, gc=False):
     is_static: bool = False  # its kubelet runs it from a file of its node, and again whatever is done to it
     displaced: Displaced = NOBODY_DISPLACED  # of a member: who has left so that its gang has cards
     shared_claims: tuple[str, ...] = ()  # claims that other pods may use as well, by name
+    standing: str = ""  # of its namespace at its creation, and at its Binding (`names.OVER_AT_BINDING`)
 
     @property
     def full_name(self) -> str:
         """Namespace and name, for people."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_saved_up(self) -> bool:
+        """Whether it was created in budget, and got its cards when its namespace was over it."""
+        return self.governed and self.standing.endswith(names.OVER_AT_BINDING)
 
     @property
     def gated(self) -> bool:
@@ -298,6 +304,7 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
         is_static=bool(static_uid(raw)),
         displaced=read_displaced(raw) if gang is not None else NOBODY_DISPLACED,
         shared_claims=_shared_claims(spec),
+        standing=intern(str(annotations.get(names.STANDING, ""))),
     )
 
 

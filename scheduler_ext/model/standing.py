@@ -29,6 +29,11 @@ class NamespaceStanding:
         return self.status == "OVER_BUDGET"
 
     @property
+    def demotes(self) -> bool:
+        """True if admission gives the namespace's new pods the class of pods over budget."""
+        return self.over and self.on_exhausted in ("deprioritize", "reclaim")
+
+    @property
     def refuses(self) -> bool:
         """True if the namespace's pods are not bound: its budget is spent, and says ``deny``, ``hold``, or
         ``evict``, which would end them after their grace."""
@@ -46,6 +51,7 @@ class NamespaceStandings:
     default: NamespaceStanding = UNKNOWN  # of a namespace that is not listed
     pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
     drivers: tuple[DriverRule, ...] = ()  # an administrator's: which of their devices are GPUs
+    lower: int | None = None  # priority of the class of pods over budget; None: not known
 
     def of(self, namespace: str) -> NamespaceStanding:
         """The namespace's standing; the default if it is not listed."""
@@ -56,6 +62,14 @@ class NamespaceStandings:
         budget. Its namespace still preempts for none of its pods."""
         standing = self.of(pod.namespace)
         return standing if pod.uid not in standing.protected else replace(standing, status="IN_BUDGET")
+
+    def priority_of(self, pod: Pod) -> int:
+        """Its priority by the standing of now. A pod of a namespace over budget that waits, or is saved up,
+        has at most that of the class that a new one would get."""
+        is_either = pod.governed and (pod.is_saved_up or not pod.node)
+        if self.lower is None or not is_either or not self.of_pod(pod).demotes:
+            return pod.priority
+        return min(pod.priority, self.lower)
 
     @property
     def watches(self) -> bool:

@@ -7,7 +7,7 @@ import orjson
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
 from timekeeper.core.claims.drivers import DriverRule
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.protected import decoded
 from timekeeper.core.wire import StandingWord
 
@@ -27,6 +27,7 @@ class TableSettings:
 
     pdb_grace_ms: int | None
     drivers: tuple[DriverRule, ...] = ()
+    lower: int | None = None
 
 
 Table = standings.StandingsTable[TableSettings, Entry]
@@ -56,12 +57,13 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
     wanted = table.settings
-    return NamespaceStandings(listed, now(table.default), wanted.pdb_grace_ms, wanted.drivers)
+    return NamespaceStandings(listed, now(table.default), wanted.pdb_grace_ms, wanted.drivers, wanted.lower)
 
 
 def _settings(raw: Json) -> TableSettings:
     grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
-    return TableSettings(grace_ms, standings.driver_rules(raw))
+    lower = mapping(mapping(raw.get("priorityClasses")).get("overBudget")).get("value")
+    return TableSettings(grace_ms, standings.driver_rules(raw), standings.whole_number_or_none(lower))
 
 
 def _entry(raw: Json) -> Entry:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.preemption.precedence import is_reclaim
+from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import GPURequest
 
@@ -133,7 +133,7 @@ def _is_back(
     if waiting.namespace != eviction.namespace or waiting.namespace == other.namespace:
         return False
     same_controller = bool(waiting.owner) and waiting.owner == eviction.owner
-    return same_controller or (waiting.priority <= other.priority and is_reclaim(waiting, other, standings))
+    return same_controller or (waiting.priority <= other.priority and outranks(waiting, other, standings))
 
 
 class AnsweredPreemptions:

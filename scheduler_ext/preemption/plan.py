@@ -18,7 +18,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt, owes
+from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt, outranks, owes
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.host_left import host_lack
@@ -63,6 +63,7 @@ class PreemptibleNodes:
         self._nodes: Map[NodeInfo] = Map()
         self._pods: Map[Pod] = Map()
         self._idle: dict[str, str] = {}  # UID of an idle pod -> its node
+        self._saved_up: dict[str, frozenset[str]] = {}  # node -> namespaces of such pods on it
         self._preemptible: dict[str, tuple[int, frozenset[str]]] = {}
         self._least: float | None = None  # priority on any node; None: to be computed
         self._debtors: tuple[NamespaceStandings | None, frozenset[str]] = None, frozenset()
@@ -74,10 +75,13 @@ class PreemptibleNodes:
             pods = [snapshot.pods.get(uid) for uid in node.allocations] if node is not None else []
             there = [pod for pod in pods if pod is not None and pod.holding]
             self._preemptible.pop(name, None)
+            self._saved_up.pop(name, None)
             self._least = None
             if there:
                 least = min(pod.priority for pod in there)
                 self._preemptible[name] = least, frozenset(pod.namespace for pod in there)
+            if saved_up := frozenset(pod.namespace for pod in there if pod.is_saved_up):
+                self._saved_up[name] = saved_up
         for uid in snapshot.pods.changed_since(self._pods):
             pod = snapshot.pods.get(uid)
             self._idle.pop(uid, None)
@@ -98,11 +102,15 @@ class PreemptibleNodes:
         reclaims = standings.of(waiting.namespace).status == "IN_BUDGET" and bool(
             debtors or default_owes or self._idle
         )
-        if not reclaims and waiting.priority <= self._least_priority():
+        is_above = standings.lower is not None and waiting.priority > standings.lower
+        saved_up = self._saved_up if is_above else {}
+        if not (reclaims or saved_up) and waiting.priority <= self._least_priority():
             return
         idle = {*self._idle.values()}
         for name, (least, namespaces) in self._preemptible.items():
-            is_lower = least < waiting.priority
+            is_lower = least < waiting.priority or any(
+                standings.of(each).demotes for each in saved_up.get(name, ())
+            )
             if is_lower or (
                 reclaims and (default_owes or name in idle or not debtors.isdisjoint(namespaces))
             ):
@@ -167,7 +175,7 @@ def fits_on_any(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
 
 def kind_of(pod: Pod, victims: Iterable[Pod], standings: NamespaceStandings) -> ReservationKind:
     """``reclaim`` if a victim is chosen by its namespace's standing alone."""
-    by_standing = any(v.priority >= pod.priority and is_reclaim(pod, v, standings) for v in victims)
+    by_standing = any(v.priority >= pod.priority and outranks(pod, v, standings) for v in victims)
     return "reclaim" if by_standing else "fragmentation"
 
 

@@ -6,7 +6,8 @@
    budget protects is no debtor. A pod that the timekeeper has marked as idle is one.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
    that are UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else: there the class
-   that the webhook stamped is the whole effect.
+   that the webhook stamped is the whole effect. But a pod that was created in budget and got its cards over
+   it, as behind a gate of its own, has while its namespace is over at most the priority of pods over budget.
 
 Only strictly lower rank is evicted; equals never are. No pod is evicted for a pod of a namespace over budget,
 nor for one whose priority class forbids preemption. So no chain of evictions returns to its start: priority
@@ -33,7 +34,7 @@ def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:
     """Sort key of victims, least first: debtors before others, then by priority."""
-    return 0 if is_debtor(pod, standings) else 1, pod.priority
+    return 0 if is_debtor(pod, standings) else 1, standings.priority_of(pod)
 
 
 def may_preempt(pod: Pod, standings: NamespaceStandings) -> bool:
@@ -46,7 +47,7 @@ def outranks(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
     may not: its kubelet runs on with it."""
     if other.is_static or not may_preempt(waiting, standings):
         return False
-    return waiting.priority > other.priority or is_reclaim(waiting, other, standings)
+    return waiting.priority > standings.priority_of(other) or is_reclaim(waiting, other, standings)
 
 
 def is_reclaim(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:

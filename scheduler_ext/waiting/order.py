@@ -80,11 +80,13 @@ def first_that_fits(
 
 def queue_key(pod: Pod, node: str, standings: NamespaceStandings) -> QueueKey:
     """Sort key of a pod for one node. First the pod that the node's cards are held for; then pods of
-    namespaces that are not over budget now, whatever priority class was stamped; then higher priority;
+    namespaces that are not over budget now, whatever priority class was stamped; then higher priority now;
     then the order that its dialect's own priority gives; then age."""
     order = pod.request.order if pod.request is not None else 0
     held = pod.reserved is not None and pod.reserved.node == node
-    return not held, standings.of_pod(pod).over, -pod.priority, -order, pod.asked_ms, pod.uid
+    is_over = standings.of_pod(pod).over
+    priority = standings.priority_of(pod) if is_over else pod.priority
+    return not held, is_over, -priority, -order, pod.asked_ms, pod.uid
 
 
 def _accepts(each: WaitingPod, node: NodeInfo) -> bool:

@@ -75,6 +75,7 @@ class LedgerPod:
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
 
+    is_saved_up: bool = False  # created in budget, it got its cards when its namespace was over it
     mirror_uid: str = ""  # of a static pod: the UID of its mirror
 
     @property
@@ -286,7 +287,8 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
     created_ms, says = hold.millis(metadata.get("creationTimestamp")) or 0, hold.pod_hold(raw)
     if where[0].startswith(STATIC):  # what its kubelet says of the time before its mirror is no evidence
         says = replace(says, bound_ms=created_ms)
-    recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
+    written = str(annotations.get(names.STANDING, ""))
+    recorded = "IN_BUDGET" if held == "budget" else written.removesuffix(names.OVER_AT_BINDING)
     return LedgerPod(
         *where,
         owner=intern(owner_of(metadata)),
@@ -313,6 +315,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         is_governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         gang=gang,
+        is_saved_up=written.endswith(names.OVER_AT_BINDING),
         is_marked=gang is not None and has_started(raw),
         has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
         needs_said=needs_said(raw) if gang is not None else None,

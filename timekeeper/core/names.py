@@ -64,6 +64,7 @@ Mode = Literal["enforce", "observe", "meter"]
 GOVERNED = "bursar.dev/governed"
 REQUEST = "bursar.dev/request"
 STANDING = "bursar.dev/standing"
+OVER_AT_BINDING = " OVER_BUDGET"  # follows the standing in it where the namespace was over by the Binding
 # the pod was created with our scheduling gate: `wire.HeldFor`; the annotation stays when the gate is removed
 HELD = "bursar.dev/held"
 

@@ -71,7 +71,12 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     ),
     names.GOVERNED: ObjectName("label", "webhook", "Bursar governs the pod"),
     names.REQUEST: ObjectName("annotation", "webhook", "its request in canonical form"),
-    names.STANDING: ObjectName("annotation", "webhook", "the standing of its namespace at its creation"),
+    names.STANDING: ObjectName(
+        "annotation",
+        "webhook",
+        "the standing of its namespace at its creation; the extender adds ` OVER_BUDGET` at the Binding if "
+        "that was over budget by then, and new pods got the lower class",
+    ),
     names.HELD: ObjectName(
         "annotation",
         "webhook",

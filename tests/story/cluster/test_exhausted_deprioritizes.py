@@ -1,5 +1,7 @@
 """`onExhausted: deprioritize` from end to end: a real API server and kube-scheduler, and kwok nodes."""
 
+from typing import Any
+
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
@@ -13,14 +15,15 @@ IN_BUDGET, OVER_BUDGET = "gpu-default-priority", "gpu-lower-priority"
 class Lab:
     """The namespace whose budget runs out, beside one that has budget, on a node of two cards."""
 
-    def __init__(self, stack: Stack, reader: str) -> None:
-        self.stack, self._reader = stack, reader
-        self.paths = {name: create_namespace(stack.cp, name) for name in ("lab", "paid")}
-        stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("lab-0", cards=2))
+    def __init__(self, stack: Stack, reader: str, lab: str = "lab", paid: str = "paid") -> None:
+        self.stack, self._reader, self._lab, self._paid = stack, reader, lab, paid
+        self.paths = {name: create_namespace(stack.cp, name) for name in (lab, paid)}
+        stack.cp.api.call("POST", "/api/v1/nodes", kwok_node(f"{lab}-0", cards=2))
 
     def budget(self, hours: str, created_as: str) -> None:
         """The lab's; and both workers of the webhook give its pods this class."""
-        set_budgets(self.stack, lab=f"gpuHours: {hours}\nonExhausted: deprioritize\n", paid="gpuHours: 100\n")
+        lab = f"gpuHours: {hours}\nonExhausted: deprioritize\n"
+        set_budgets(self.stack, **{self._lab: lab, self._paid: "gpuHours: 100\n"})
         self.stack.wait(
             f"pods to be created as {created_as}",
             lambda: all(self._made("dry", "?dryRun=All") == created_as for _ in range(6)),
@@ -28,14 +31,22 @@ class Lab:
 
     def _made(self, name: str, query: str) -> str:
         body = template(percent=100) | {"metadata": {"name": name}}
-        made = self.stack.cp.api.call("POST", f"{self.paths['lab']}{query}", body)
+        made = self.stack.cp.api.call("POST", f"{self.paths[self._lab]}{query}", body)
         return str(made["spec"]["priorityClassName"])
 
-    def create(self, pod: str) -> None:
+    def create(self, pod: str, **spec: Any) -> None:
         """A pod that asks for a whole card, as ``namespace/name``."""
         namespace, name = pod.split("/")
-        body = template(percent=100, terminationGracePeriodSeconds=1) | {"metadata": {"name": name}}
+        body = template(percent=100, terminationGracePeriodSeconds=1, **spec) | {"metadata": {"name": name}}
         self.stack.cp.api.call("POST", self.paths[namespace], body)
+
+    def open_gate(self, pod: str) -> None:
+        """Its tenant removes the gate of its own."""
+        namespace, name = pod.split("/")
+        body = [{"op": "remove", "path": "/spec/schedulingGates"}]
+        self.stack.cp.api.call(
+            "PATCH", f"{self.paths[namespace]}/{name}", body, "application/json-patch+json"
+        )
 
     def delete(self, pod: str) -> None:
         namespace, name = pod.split("/")
@@ -114,3 +125,35 @@ def test_a_spent_budget_lowers_new_pods_until_a_refill_and_no_running_one_leaves
     assert ("demoted", "OverBudget") not in lab.decided("lab/again")
     sentences = [each["sentence"] for each in lab.explained("lab/after")["steps"]]
     assert any("over" in each and OVER_BUDGET in each for each in sentences), sentences
+
+
+def test_a_class_that_was_saved_up_behind_a_gate_counts_for_nothing_over_budget(
+    stack: Stack, reader: str
+) -> None:
+    lab = Lab(stack, reader, "hoard", "payer")
+    lab.budget("100", created_as=IN_BUDGET)
+    lab.create("hoard/before")
+    before = lab.wait_until_runs("hoard/before")
+    pods = [f"hoard/saved-{number}" for number in range(20)]
+    for pod in pods:
+        lab.create(pod, schedulingGates=[{"name": "example.com/mine"}])
+    lab.budget("0.00000001", created_as=OVER_BUDGET)
+
+    def gets_cards_over_budget(pod: str) -> bool:
+        lab.open_gate(pod)
+        lab.wait_until_runs(pod)
+        recorded = str(lab.pod(pod)["metadata"]["annotations"]["bursar.dev/standing"])
+        if not recorded.endswith(" OVER_BUDGET"):
+            lab.delete(pod)
+        return recorded.endswith(" OVER_BUDGET")
+
+    # the idle card is given to it, and it has the class of pods in budget; the extender may be a second late
+    saved = next(pod for pod in pods if gets_cards_over_budget(pod))
+    assert lab.pod(saved)["spec"]["priorityClassName"] == IN_BUDGET
+
+    # it leaves for a pod in budget all the same, and the one that ran in budget does not
+    lab.create("payer/first")
+    lab.wait_until_runs("payer/first")
+    assert not stack.exists(f"{lab.paths['hoard']}/{saved.partition('/')[2]}")
+    assert lab.runs("hoard/before") == before
+    stack.wait("the eviction", lambda: lab.decided(saved)[-1][0] == "reclaimed")

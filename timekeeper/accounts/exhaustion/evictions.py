@@ -150,7 +150,7 @@ class BudgetEviction:
 
 
 # a pod's turn, and its eviction
-_Due = tuple[tuple[int, tuple[int, int, str]], BudgetEviction]
+_Due = tuple[tuple[int, tuple[bool, int, int, str]], BudgetEviction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ def _is_due(
 
 def _turn(
     pod: LedgerPod, notice: EvictionNotice, terms: EvictionTerms, past: BudgetEvictionMemory, now_ms: int
-) -> tuple[int, tuple[int, int, str]]:
+) -> tuple[int, tuple[bool, int, int, str]]:
     """Due pods are tried in ascending order. Protected pods come last, the one that was tried longest ago
     first, so that they take no other pod's turn."""
     if notice.delete_after_ms is None or _deletes(notice, terms, now_ms):
@@ -333,9 +333,10 @@ def protected_notice(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) 
     return replace(notice, delete_after_ms=ends_ms if before_ms is None else min(before_ms, ends_ms))
 
 
-def leaving_order(pod: LedgerPod) -> tuple[int, int, str]:
-    """Pods leave in ascending order: the lowest priority first, of equals the youngest."""
-    return pod.priority, -(pod.hold.bound_ms or pod.created_ms), pod.uid
+def leaving_order(pod: LedgerPod) -> tuple[bool, int, int, str]:
+    """Pods leave in ascending order: those first that got their cards over budget with the class of pods in
+    budget; then the lowest priority, of equals the youngest."""
+    return not pod.is_saved_up, pod.priority, -(pod.hold.bound_ms or pod.created_ms), pod.uid
 
 
 def is_valid(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
