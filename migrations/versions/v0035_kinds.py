@@ -1,6 +1,6 @@
 """What a session is for, as columns beside its UID.
 
-NULL: a row of the release before, which goes on; `timekeeper.store.kinds` fills it at the next start. For
+NULL: a row of the release before, which goes on; `store.engine.kinds` fills it at the next start. For
 that the owner of rolled-up rows may be written later than all else of them.
 """
 

@@ -204,6 +204,8 @@ def main() -> None:
     made = Dashboards(Path(), database_url=asked.database)
     began = time.perf_counter()
     fill(made, asked.namespaces, asked.nodes, asked.pods)
+    made.books.state()
+    made.books.states = False
     show = partial(print, file=sys.stderr)
     show(f"made in {time.perf_counter() - began:.0f} s")
     gc.collect()

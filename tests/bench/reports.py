@@ -113,6 +113,8 @@ def measure(url: str, postings: int, still_open: int) -> Json:
     books.entries(("_defaults", "gpuHours: 1000\ngroup: all\nprice: 2.5", 0))
     began = time.perf_counter()
     fill(books, postings, still_open)
+    books.state()
+    books.states = False
     print(
         f"\n{url.partition(':')[0]}: {postings} postings made in {time.perf_counter() - began:.0f} s",
         file=sys.stderr,

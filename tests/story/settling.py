@@ -138,9 +138,9 @@ class Database:
     dialect = SimpleNamespace(name="sqlite")
     rowcount = 0
 
-    def execute(self, statement: Any, rows: Sequence[Any] = ()) -> "Database":
+    def execute(self, statement: Any, rows: Sequence[Any] | None = ()) -> "Database":
         self._asked = statement
-        for row in rows:
+        for row in rows or ():
             assert row["uid"] not in self.declared
             self.declared[row["uid"]] = DeclaredReservation(**row)
         return self
@@ -160,6 +160,10 @@ class Database:
     def one(self) -> tuple[Any, ...]:
         """Of the newest epoch its number and holder and, where it is asked for, the last pulse."""
         return (self.epoch, "settler", self.pulse.tick_ms)[: len(self._asked.selected_columns)]
+
+    def all(self) -> list[tuple[Any, ...]]:
+        """The same."""
+        return [self.one()]
 
 
 class NoEvents:

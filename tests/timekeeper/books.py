@@ -62,6 +62,7 @@ class Books:
         self.store = open_shared(with_schema(url), patience_ms)
         upgrade(self.store)
         self.clock = Clock(T0 + DAY)
+        self.states = True
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.logins = LoginSessions(self.store, self.clock)
         expected = Expected("bursar", "test")
@@ -72,6 +73,11 @@ class Books:
 
     def close(self) -> None:
         self.store.close()
+
+    def state(self) -> None:
+        """State the accounts anew, unless nothing changes any more (`states`)."""
+        if self.states:
+            write_accounts(self.store, self.clock())
 
     def entries(self, *given: tuple[str, str, int]) -> None:
         """Write budget entries as (key, text, from)."""
@@ -104,12 +110,12 @@ class Books:
             connection.execute(insert(FIGURES), [row])
 
     def get(self, path: str, bearer: str = ADMIN, **headers: str) -> TestResponse:
-        write_accounts(self.store, self.clock())
+        self.state()
         return self.client.get(path, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def post(self, path: str, body: object, bearer: str = ADMIN, **headers: str) -> TestResponse:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
-        write_accounts(self.store, self.clock())
+        self.state()
         return self.client.post(path, data=sent, headers={"Authorization": f"Bearer {bearer}", **headers})
 
     def rows(self, query: str = "") -> list[Json]:

@@ -4,10 +4,11 @@ and its pages as a client or a server on loopback."""
 import ssl
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flask import Flask
 from jinja2 import BytecodeCache
@@ -17,12 +18,14 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.books import Books, Run, days
-from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, token, user_status
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.store.engine.schema import HELD_PODS
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
 READER = token("system:serviceaccount:team-a:bursar-reader")
@@ -62,9 +65,15 @@ class Dashboards:
             denied = ("", "team-b", "_group.lab")
             self.books.reviews.denied |= {("reader", "get", resource, where) for where in denied}
         login = OidcLogin(oidc, self.books.logins, self.books.clock) if oidc else None
-        self.app = with_dashboard(
+        served = with_dashboard(
             self.books.app, self.books.clock, oidc=login, zone=self.books.services.ledger.zone_now
         )
+
+        def stated(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+            self.books.state()
+            return served(environ, start)
+
+        self.app: WSGIApplication = stated
 
     def close(self) -> None:
         """Close the ledger."""
@@ -72,7 +81,6 @@ class Dashboards:
 
     def client(self) -> Client:
         """A browser without scripts."""
-        write_accounts(self.books.store, self.books.clock())
         return Client(self.app)
 
     @contextmanager

@@ -1,9 +1,9 @@
 """Rows of the table ``accounts``: what the running account of a namespace or group has, owes and may, as of a
 tick. The settler writes them; everybody else reads them, and adds nothing to them."""
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
-from zlib import crc32
 
 from timekeeper.accounts.balance import Rates, Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, is_group
@@ -15,7 +15,7 @@ EVERY_MS = 10_000  # what time alone changes is written so often
 _MOST = 2**63 - 1  # what the database holds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountRow:
     """Amounts in milli-GPU x milliseconds, rates in milli-GPU, times in milliseconds since 1970.
 
@@ -46,22 +46,22 @@ def row_of(subject: str, statement: Statement, now_ms: int, term: int) -> Accoun
     """The statement of this moment as a row."""
     span, balance, rates = statement.account.span, statement.balance, statement.rates
     return AccountRow(
-        subject,
-        span.start_ms,
-        span.end_ms,
-        balance.granted,
-        statement.carried,
-        statement.received,
-        _stored(balance.posted),
-        _stored(balance.pending),
-        _stored(balance.reserved),
-        _stored(balance.declared),
-        rates.reserving_milli,
-        rates.running_milli,
-        rates.waiting_milli,
-        statement.standing,
-        now_ms,
-        term,
+        subject=subject,
+        start_ms=span.start_ms,
+        end_ms=span.end_ms,
+        granted=balance.granted,
+        carried=statement.carried,
+        received=statement.received,
+        posted=_stored(balance.posted),
+        pending=_stored(balance.pending),
+        reserved=_stored(balance.reserved),
+        declared=_stored(balance.declared),
+        reserving_milli=rates.reserving_milli,
+        running_milli=rates.running_milli,
+        waiting_milli=rates.waiting_milli,
+        standing=statement.standing,
+        as_of_ms=now_ms,
+        term=term,
     )
 
 
@@ -112,16 +112,28 @@ class AccountChanges:
     left: Set[str] = frozenset()
 
 
+def moments_of(subjects: Iterable[str], known: Mapping[str, int]) -> dict[str, int]:
+    """When in each `EVERY_MS` an account is written that time alone changed: neighbours by name one after the
+    other, for their rows lie in the same pages of a file. ``known``: those so far, which do not move."""
+    names, before = sorted(subjects), sorted(known)
+    if not before:
+        return {name: place * EVERY_MS // len(names) for place, name in enumerate(names)}
+    places = {name: max(0, bisect(before, name) - 1) for name in names if name not in known}
+    return {name: known[before[places[name]]] if name in places else known[name] for name in names}
+
+
 def changed_accounts(
     history: History,
     made: Statements,
     written: Mapping[str, Statement],
+    moments: Mapping[str, int],
     stated: Iterable[str],
     moved: Set[str],
     since_ms: int,
     now_ms: int,
 ) -> AccountChanges:
-    """What the rows of accounts lack. ``written``: the statements as written last; ``stated``: subjects whose
+    """What the rows of accounts lack. ``written``: the statements as written last; ``moments``: of
+    their subjects (`moments_of`); ``stated``: subjects whose
     statements may differ; ``moved``: namespaces that something happened to.
 
     What an event changed is written at once. What time alone changed is written every `EVERY_MS`, each
@@ -140,7 +152,9 @@ def changed_accounts(
     at_once = {
         units[each] for each in pending if each in moved or _is_moved(written.get(each), pending[each])
     }
-    at_once |= {unit for unit in set(units.values()) - at_once if _is_due(unit, since_ms, now_ms)}
+    at_once |= {
+        unit for unit in set(units.values()) - at_once if _is_due(moments.get(unit, 0), since_ms, now_ms)
+    }
     now = {subject: statement for subject, statement in pending.items() if units[subject] in at_once}
     gone = written.keys() - made.namespaces.keys() - made.groups.keys() - {DEFAULTS}
     return AccountChanges(now, gone, pending.keys() - now.keys())
@@ -158,9 +172,8 @@ def _unit(history: History, subject: str, now_ms: int) -> str:
     return GROUP + group if group else subject
 
 
-def _is_due(unit: str, since_ms: int, now_ms: int) -> bool:
+def _is_due(own_ms: int, since_ms: int, now_ms: int) -> bool:
     """Whether the moment at which it is written lies between these two."""
-    own_ms = crc32(unit.encode()) % EVERY_MS
     return (now_ms - own_ms) // EVERY_MS != (since_ms - own_ms) // EVERY_MS
 
 

@@ -27,7 +27,8 @@ class OutboxEvents(NamedTuple, Generic[E]):
 
 class MemoryOutbox(Generic[R]):
     """Any thread may `add`, and never waits for a post; `run` sends, in one thread. Of more than ``most``
-    records the oldest of the namespace that has most of them are dropped, a hundredth of the bound at once.
+    records the oldest is dropped; where ``namespace`` says whose a record is, the oldest of who has most of
+    them, a hundredth of the bound at once.
 
     ``send``: sends up to ``together`` records, and returns why that failed. ``about``: what the log says of a
     record; ``weight``: how many it counts; ``namespace``: whose it is. ``count``: called with a result and
@@ -44,7 +45,7 @@ class MemoryOutbox(Generic[R]):
         together: int,
         about: Callable[[R], Mapping[str, str]],
         weight: Callable[[R], int] = lambda _: 1,
-        namespace: Callable[[R], str] = lambda _: "",
+        namespace: Callable[[R], str] | None = None,
         count: Callable[[str, int], None] = lambda _result, _number: None,
         close: Callable[[], None] = lambda: None,
         every_s: float = 1.0,
@@ -91,9 +92,12 @@ class MemoryOutbox(Generic[R]):
             return self._outbox.post is None and bool(self._outbox.waiting)
 
     def _spare(self, waiting: Sequence[R]) -> int | None:
-        if len(waiting) > self._most:
-            ((whose, _),) = Counter(map(self._namespace, waiting)).most_common(1)
-            places = (place for place, record in enumerate(waiting) if self._namespace(record) == whose)
+        is_full, namespace = len(waiting) > self._most, self._namespace
+        if namespace is None:
+            return 0 if is_full else None
+        if is_full:
+            ((whose, _),) = Counter(map(namespace, waiting)).most_common(1)
+            places = (place for place, record in enumerate(waiting) if namespace(record) == whose)
             going = islice(places, 1 + self._most // 100)
             self._going = [place - gone for gone, place in enumerate(going)][::-1]
         return self._going.pop() if self._going else None

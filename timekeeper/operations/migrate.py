@@ -4,7 +4,7 @@ import os
 
 from timekeeper.log import log
 from timekeeper.settings import TimekeeperSettings, UnusableError
-from timekeeper.store import kinds
+from timekeeper.store.engine import kinds
 from timekeeper.store.engine.damage import damage_at_start
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.former import refuse_former

@@ -46,9 +46,10 @@ from timekeeper.settler.state.ledger_state import (
 from timekeeper.settler.state.tick_view import cluster_view, tick_view
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
-from timekeeper.store import decisions, ends, fencing, kinds, news, postings, role_findings
+from timekeeper.store import decisions, ends, fencing, news, postings, role_findings
 from timekeeper.store import ledger as reading
 from timekeeper.store.decisions import SOURCE
+from timekeeper.store.engine import kinds
 from timekeeper.store.engine.engine import (
     ConflictError,
     Connection,
@@ -212,7 +213,7 @@ class Settler:
             if not self.has_decided:
                 self._load_payments(connection)
             unseen = self._unseen(new.bindings)
-            ended = self._ends(connection, new.ends, {each.uid for each in unseen} | absent)
+            ended = self._ends(connection, new.ends, {pod.uid for pod in unseen} | absent)
             grants = read_grants(connection, self.ledger.grants, new.grants_mark, now_ms)
         self._take_beats(new.beats)
         self.ledger.take_grants(grants)

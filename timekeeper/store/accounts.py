@@ -10,8 +10,8 @@ from timekeeper.accounts.budget_history import DEFAULTS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import ACCOUNTS, PULSE
 
-_COLUMNS = [ACCOUNTS.c[field.name] for field in fields(AccountRow)]
-_NEW = select(*_COLUMNS, PULSE.c.decided_ms).join(PULSE, PULSE.c.id == 1)
+_NAMES = tuple(field.name for field in fields(AccountRow))
+_NEW = select(*(ACCOUNTS.c[name] for name in _NAMES), PULSE.c.decided_ms).join(PULSE, PULSE.c.id == 1)
 _SOME = _NEW.where(ACCOUNTS.c.subject.in_(bindparam("subjects", expanding=True)))
 
 
@@ -31,10 +31,10 @@ def rows(connection: Connection, subjects: Collection[str] | None = None) -> dic
     """
     given = {} if subjects is None else {"subjects": [*subjects, DEFAULTS]}
     found, decided = {}, set()
-    for *values, decided_ms in connection.execute(_NEW if subjects is None else _SOME, given):
-        row = AccountRow(*values)
+    for values in connection.execute(_NEW if subjects is None else _SOME, given).mappings():
+        row = AccountRow(**{name: values[name] for name in _NAMES})
         found[row.subject] = row
-        decided.add(decided_ms)
+        decided.add(values["decided_ms"])
     newest = found.get(DEFAULTS)
     if newest is None or {newest.as_of_ms} != decided or any(row.format != FORMAT for row in found.values()):
         raise NotWrittenError

@@ -58,7 +58,7 @@ _SHORT = 100  # characters
 _FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
 
 _SESSION = tuple(each.name for each in fields(Session))
-_POSTINGS = select(*(POSTINGS.c[each.name] for each in fields(Posting))).order_by(
+_POSTINGS = select(*(POSTINGS.c[field.name] for field in fields(Posting))).order_by(
     POSTINGS.c.session_uid, POSTINGS.c.sequence
 )
 

@@ -3,6 +3,7 @@ postings become a net charge for each day."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text, update
@@ -83,7 +84,9 @@ def rows_of(changes: Changes) -> list[Written]:
     if changes.is_first:
         made.append((delete(ACCOUNTS), [{}]))
     made.append((_CLOSED, [{"b_subject": subject} for subject in sorted(changes.closed)]))
-    made.append((_ACCOUNTS, [asdict(row) for row in changes.accounts]))
+    # as they lie in the file: in another order SQLite writes their pages again and again
+    accounts = sorted(changes.accounts, key=attrgetter("subject"))
+    made.append((_ACCOUNTS, [asdict(row) for row in accounts]))
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
         made += _replaced(STANDINGS, [row])

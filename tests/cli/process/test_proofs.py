@@ -14,6 +14,7 @@ from tests.cli.process.test_each_form import served
 from tests.timekeeper.books import Books, posting_row
 from tests.timekeeper.dashboards import ADMIN, READER, filled
 from tests.timekeeper.ledger.test_months import ENDED, ENTRY, LONG, NOVEMBER, step
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.worlds import HOUR, user_status
 from timekeeper.cli.main import cli
 from timekeeper.cli.months import month
@@ -67,6 +68,7 @@ def test_what_ends_by_its_answer_asks_once_in_every_form(books: Books, tmp_path:
 
     (tmp_path / "token").write_text(ADMIN)
     step(books)
+    write_accounts(books.store, books.clock())
     with served(counting) as url:
         flags = ["--server", url, "--token-file", str(tmp_path / "token"), "-o", form]
         proof = CliRunner().invoke(cli, ["audit", "--month", "2026-10", *flags])

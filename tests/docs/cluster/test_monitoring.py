@@ -45,7 +45,7 @@ POD = {
     },
 }
 REFUSED = {
-    "metadata": {"name": "forged", "namespace": "team-a", "annotations": {"bursar.dev/devices": "{}"}},
+    "metadata": {"name": "misspelt", "namespace": "team-a", "annotations": {"bursar.dev/idel-until": "1"}},
     "spec": POD["spec"],
 }
 CONTAINER_ID = "c" * 64

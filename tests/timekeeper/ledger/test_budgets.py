@@ -447,15 +447,16 @@ class Statements:
         event.listen(store.engine, "before_cursor_execute", self._before)
 
     def _before(self, *about: Any) -> None:
-        _, _, statement, given, _, is_many = about
+        _, _, statement, given, context, is_many = about
+        self._see(statement, given, is_many)
+        for _, text, rows in context.execution_options.get("bursar_before", ()):  # of the same pipeline
+            self._see(text, rows, isinstance(rows, list))
+
+    def _see(self, statement: str, given: Any, is_many: bool) -> None:
         self.sent.append(statement)
-        columns = given.values() if isinstance(given, dict) else given
-        rows = (
-            len(given)
-            if is_many
-            else max((len(each) for each in columns if isinstance(each, list)), default=1)
-        )
-        self.most = max(self.most, rows)
+        columns = given.values() if isinstance(given, dict) else given or ()
+        arrays = (len(each) for each in columns if isinstance(each, list))
+        self.most = max(self.most, len(given) if is_many else max(arrays, default=1))
 
 
 @ON_BOTH

@@ -19,7 +19,7 @@ from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, GPU, HOUR, SECOND, T0, Json, Town, gpu_pod, lease, node
 from timekeeper.__main__ import main
 from timekeeper.accounts.session import BEFORE, CLAIM, HOLD, HOST, ChargeKind, kind_of
-from timekeeper.store import kinds
+from timekeeper.store.engine import kinds
 from timekeeper.store.engine.engine import ConflictError, Store
 from timekeeper.store.engine.schema import FOLDED, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade

@@ -228,9 +228,12 @@ def test_rows_that_come_at_once_are_one_statement(store: Store) -> None:
     rows = [{**GOOD["postings"], "sequence": at, "from_ms": 1 + at, "amount": 5} for at in range(9)]
     rows = [{**row, "to_ms": 2 + at} for at, row in enumerate(rows)]
     sent: list[str] = []
-    sqlalchemy.event.listen(
-        store.engine, "before_cursor_execute", lambda *given: sent.append(f"{given[2]} many={given[5]}")
-    )
+
+    def see(*given: Any) -> None:
+        for _, text, rows in given[4].execution_options.get("bursar_before", ()):
+            sent.append(f"{text} many={isinstance(rows, list)}")
+
+    sqlalchemy.event.listen(store.engine, "before_cursor_execute", see)
 
     with store.writing() as connection:
         insert_all(connection, METADATA.tables["postings"], rows)

@@ -80,7 +80,7 @@ def of_the_former_schema(path: Path) -> None:
             "it is damaged: file is not a database; stop the timekeeper and restore a backup",
         ),
         (another_programs, f"table entries already exists; {A_LEDGER}"),
-        (of_another_alembic, f"it belongs to another program: it lacks the table bindings; {A_LEDGER}"),
+        (of_another_alembic, f"it belongs to another program: it lacks the table accounts; {A_LEDGER}"),
         (of_the_former_schema, "it has the schema 0027, which this release does not read: `export` it with"),
         (lambda path: path.mkdir(), f"unable to open database file; {A_LEDGER}"),
     ],

@@ -523,6 +523,7 @@ def test_what_is_no_page_is_answered_by_the_api(visitor: Client) -> None:
 
 def test_a_ledger_alone_says_that_there_is_no_extender(tmp_path: Path) -> None:
     made = Dashboards(tmp_path)
+    made.books.state()
     try:
         client = Client(with_dashboard(made.books.app, made.books.clock, only_meter=True))
         log_in(client)

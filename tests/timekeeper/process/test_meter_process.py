@@ -127,7 +127,14 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         exported = {name: named[name] for name in ("BURSAR_SERVER", "BURSAR_TOKEN_FILE")}
         without_kubectl = variables | exported | {"PATH": str(tmp_path)}
         shown = subprocess.run(typed_there, env=without_kubectl, capture_output=True, text=True, check=False)
-        assert json.loads(shown.stdout or "null") == {"version": 1, "broken": [], "next": None, "items": []}
+        empty: dict[str, object] = {
+            "version": 1,
+            "silentSince": None,
+            "broken": [],
+            "next": None,
+            "items": [],
+        }
+        assert json.loads(shown.stdout or "null") == empty
         assert [line for line in said if "level=info" in line] == []
     assert (tmp_path / "bursar-meter.db").is_file()
     assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])

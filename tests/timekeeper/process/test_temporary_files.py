@@ -14,6 +14,7 @@ from deploy.local.limits import LONGEST_S
 from tests.packaging.checkout import ROOT
 from tests.support.clock import Clock
 from tests.support.shape import installed, shape_of
+from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.rows import POSTING, SESSION
 from tests.timekeeper.worlds import DAY, T0, Town
 from timekeeper.store.engine import sqlite
@@ -81,6 +82,7 @@ def test_a_report_that_would_fill_the_volume_ends_with_a_sentence(
 ) -> None:
     """Small ones go on, and nobody is told that the database is away."""
     town = Town(str(f"sqlite:///{ledger}/ledger.db"), Clock(T0))
+    write_accounts(town.store, T0)
     monkeypatch.setattr(sqlite, "_SPARE", shutil.disk_usage(ledger).total)
     monkeypatch.setattr(sqlite, "_STEPS", 1_000)
     town.store.engine.dispose()

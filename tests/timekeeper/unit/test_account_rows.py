@@ -11,6 +11,7 @@ from timekeeper.accounts.account_rows import (
     EVERY_MS,
     AccountChanges,
     changed_accounts,
+    moments_of,
     row_of,
     statement_of,
 )
@@ -48,11 +49,12 @@ def changed(
     before: Statements, after: Statements, *moved: str, since_ms: int = T0, now_ms: int = T0 + 1
 ) -> AccountChanges:
     written = {**before.namespaces, **before.groups, DEFAULTS: before.default}
-    return changed_accounts(HISTORY, after, written, ALL, set(moved), since_ms, now_ms)
+    moments = moments_of(written, {})
+    return changed_accounts(HISTORY, after, written, moments, ALL, set(moved), since_ms, now_ms)
 
 
 def test_a_first_tick_writes_every_account() -> None:
-    first = changed_accounts(HISTORY, stated(), {}, (*ALL, DEFAULTS), set(), T0, T0 + 1)
+    first = changed_accounts(HISTORY, stated(), {}, {}, (*ALL, DEFAULTS), set(), T0, T0 + 1)
 
     assert first.written.keys() == {*ALL, DEFAULTS}
     assert not first.left
@@ -97,13 +99,25 @@ def test_what_time_alone_changed_is_written_within_ten_seconds_each_unit_at_its_
     other = {name: statement(history, name, replace(figures, pending=1), T0) for name in names}
     made = Statements(other, untouched(history, T0, {}))
 
+    moments = moments_of(names, {})
     ticks = [
-        changed_accounts(history, made, one, names, set(), at_ms, at_ms + SECOND).written.keys()
+        changed_accounts(history, made, one, moments, names, set(), at_ms, at_ms + SECOND).written.keys()
         for at_ms in range(T0, T0 + EVERY_MS, SECOND)
     ]
 
     assert sorted(name for tick in ticks for name in tick) == sorted(names)
-    assert max(map(len, ticks)) < 2 * len(names) / len(ticks)
+    assert {len(tick) for tick in ticks} == {len(names) // len(ticks)}
+    places = {name: place for place, name in enumerate(sorted(names))}
+    assert sum(places[max(tick)] - places[min(tick)] < len(tick) for tick in ticks) >= len(ticks) - 1
+
+
+def test_a_new_account_is_written_with_its_neighbours_and_moves_none() -> None:
+    known = moments_of(("a", "c", "e"), {})
+
+    found = moments_of(("a", "b", "c", "d"), known)
+
+    assert found == {"a": known["a"], "b": known["a"], "c": known["c"], "d": known["c"]}
+    assert moments_of(("0",), known) == {"0": known["a"]}
 
 
 def test_who_has_no_account_any_more_loses_the_row() -> None:

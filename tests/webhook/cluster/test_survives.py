@@ -351,7 +351,7 @@ def copy_of(pod: Json, name: str) -> Json:
     return copied
 
 
-def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_and_no_other(
+def test_a_pod_keeps_a_sidecar_with_a_mirrored_image_and_gets_ours_for_another_image(
     world: World,
 ) -> None:
     namespace = world.namespace("brought", "native")
@@ -362,15 +362,15 @@ def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_an
         named(copied)["bursar-sidecar"].update(changed)
         return copied
 
-    image, name = "runs the image of Bursar's sidecar", "is reserved for the container that Bursar adds"
-    refused: tuple[tuple[str, Json], ...] = (
-        (image, {"image": "tenant.example/free:1"}),
-        (image, {"image": "tenant.example/mirror.example/sidecar:1"}),
-        (name, {"command": ["sleep"]}),
-        (name, {"args": ["free"]}),
-    )
-    for why, changed in refused:
-        assert why in world.refused(namespace, bringing("own", **changed)), changed
+    ours = named(original)["bursar-sidecar"]["image"]
+    for number, image in enumerate(("tenant.example/free:1", "tenant.example/mirror.example/sidecar:1")):
+        created = world.create(namespace, bringing(f"own-{number}", image=image))
+        is_governed(created)
+        assert named(created)["bursar-sidecar"]["image"] == ours
+    reserved = "is reserved for the container that Bursar adds"
+    changes: tuple[Json, ...] = ({"command": ["sleep"]}, {"args": ["free"]})
+    for changed in changes:
+        assert reserved in world.refused(namespace, bringing("own", **changed)), changed
     mirrored = world.create(namespace, bringing("mirrored", image="mirror.example/example/sidecar:1"))
     is_governed(mirrored)
     assert named(mirrored)["bursar-sidecar"]["image"] == "mirror.example/example/sidecar:1"

@@ -46,7 +46,7 @@ def stated(connection: Connection, history: History, subjects: Collection[str]) 
 def _rows(connection: Connection, history: History, subjects: Collection[str]) -> dict[str, AccountRow]:
     """Their rows, with those of their groups."""
     rows = accounts.rows(connection, subjects)
-    groups = {GROUP + group for each in subjects if (group := group_of(history, each, rows))}
+    groups = {GROUP + group for subject in subjects if (group := group_of(history, subject, rows))}
     if more := groups - rows.keys():
         rows |= accounts.rows(connection, more)
     return rows
@@ -313,18 +313,18 @@ class LedgerReader:
         return [
             AccountReading(
                 namespace=name,
-                statement=each,
-                error=errors.get(name) or errors.get(each.in_force.key, ""),
-                group_error=errors.get(GROUP + each.in_force.budget.group, ""),
+                statement=account,
+                error=errors.get(name) or errors.get(account.in_force.key, ""),
+                group_error=errors.get(GROUP + account.in_force.budget.group, ""),
                 protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
                 placement=placement,
                 silent_since=tick_ms if self._clock() - tick_ms > OLD_MS else None,
                 mode=None if is_group(name) else history.mode(name, now_ms),
                 mode_source=history.mode_source(name, now_ms),
-                each_period=_part(history, name, each),
+                each_period=_part(history, name, account),
                 idle=None if is_group(name) else _idle(history, name, now_ms),
             )
-            for name, each in found.items()
+            for name, account in found.items()
         ]
 
 

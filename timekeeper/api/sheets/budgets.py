@@ -75,7 +75,7 @@ def _notes(listed: list[Json]) -> Iterator[str]:
 
 
 def _as_of(answer: Json) -> Iterator[str]:
-    if since_ms := answer["silentSince"]:
+    if since_ms := answer.get("silentSince"):
         yield f"This is as of {texts.moment(since_ms)}: the settler has decided nothing since."
 
 

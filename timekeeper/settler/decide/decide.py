@@ -190,7 +190,14 @@ def _changed_accounts(
     all_moved = any(key.startswith("_") for key in invalid.keys)
     moved = stated if all_moved else of_sessions | invalid.moved
     return changed_accounts(
-        tick.history, cache.statements, ledger.accounts, stated, moved, ledger.pulse.decided_ms, tick.now_ms
+        tick.history,
+        cache.statements,
+        ledger.accounts,
+        ledger.account_moments,
+        stated,
+        moved,
+        ledger.pulse.decided_ms,
+        tick.now_ms,
     )
 
 

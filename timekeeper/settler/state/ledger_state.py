@@ -4,7 +4,7 @@ differences."""
 from collections.abc import Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.account_rows import AccountChanges
+from timekeeper.accounts.account_rows import AccountChanges, moments_of
 from timekeeper.accounts.balance import Statement, UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
@@ -119,6 +119,7 @@ class LedgerState:
     grants: GrantCache = field(default_factory=GrantCache)  # grants by account
     statement_cache: StatementCache | None = None  # the statements of the last tick
     accounts: Mapping[str, Statement] = field(default_factory=dict)  # by subject, as written
+    account_moments: Mapping[str, int] = field(default_factory=dict)  # of `moments_of`
     accounts_left: Set[str] = frozenset()  # subjects that time alone has changed since
     new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``table`` knows
     # subjects whose grants differ from those in ``statement_cache``
@@ -203,8 +204,10 @@ class LedgerState:
     ) -> None:
         """Apply changes after they were written. ``withheld``: namespaces of which nothing is."""
         if accounts.written or accounts.gone:
-            kept = {name: each for name, each in self.accounts.items() if name not in accounts.gone}
+            kept = {name: made for name, made in self.accounts.items() if name not in accounts.gone}
             self.accounts = {**kept, **accounts.written}
+            if self.accounts.keys() != self.account_moments.keys():
+                self.account_moments = moments_of(self.accounts, self.account_moments)
         self.accounts_left = accounts.left
         self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors

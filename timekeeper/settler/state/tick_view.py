@@ -116,7 +116,7 @@ class TickView:
         if uses is None:
             return ((pod,),)
         own = [(pod.uid,)] if self.session(pod.uid) is not None else []
-        sharing = [some for each in uses if pod.uid in (some := self._sharing(each))]
+        sharing = [some for uid in uses if pod.uid in (some := self._sharing(uid))]
         return tuple(self._pods_of(some) for some in dict.fromkeys((*own, *sharing)))
 
     def _sharing(self, session_uid: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class TickView:
             for claim in self.cluster.allocated.values()
             if not claim.other_consumers
         )
-        return tuple(each for each in found if len(each.pods) == len(each.claim.consumers))
+        return tuple(held for held in found if len(held.pods) == len(held.claim.consumers))
 
     def allocated(self, namespace: str, name: str) -> tuple[AllocatedDevice, ...]:
         """What the claim of this namespace and name holds."""
@@ -175,8 +175,8 @@ class TickView:
     def unheld(self) -> Mapping[DeviceKey, PublishedDevice]:
         """The devices that no claim holds."""
         claims = self.cluster.allocated.values()
-        held = {key_of(each) for claim in claims for each in devices_of(claim) if not each.is_admin}
-        return {key: each for key, each in self.cluster.devices.every().items() if key not in held}
+        held = {key_of(device) for claim in claims for device in devices_of(claim) if not device.is_admin}
+        return {key: device for key, device in self.cluster.devices.every().items() if key not in held}
 
 
 def cluster_view(cluster: ClusterState) -> ClusterView:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.settings import UnusableError
-from timekeeper.store import kinds
+from timekeeper.store.engine import kinds
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.former import ADDED, BEFORE, DROPPED, FORMER
 from timekeeper.store.engine.schema import (

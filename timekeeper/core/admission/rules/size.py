@@ -63,14 +63,14 @@ def is_crowded(pod: object) -> bool:
     lists = {name: sequence(spec.get(name)) for name in (*CONTAINER_LISTS, "volumes", "schedulingGates")}
     if max(map(len, (annotations, labels, *lists.values()))) > MAX_ENTRIES:
         return True
-    containers = [mapping(each) for name in CONTAINER_LISTS for each in lists[name]]
-    resources = [mapping(each.get("resources")) for each in containers]
-    amounts = [mapping(each.get(name)) for each in resources for name in ("limits", "requests")]
-    mounts = [sequence(each.get("volumeMounts")) for each in containers]
-    variables = [sequence(each.get("env")) for each in containers]
+    containers = [mapping(container) for name in CONTAINER_LISTS for container in lists[name]]
+    resources = [mapping(container.get("resources")) for container in containers]
+    amounts = [mapping(own.get(name)) for own in resources for name in ("limits", "requests")]
+    mounts = [sequence(container.get("volumeMounts")) for container in containers]
+    variables = [sequence(container.get("env")) for container in containers]
     if sum(map(len, (*amounts, *mounts, *variables))) > MAX_MEMBERS:
         return True
-    gates = [mapping(each).get("name") for each in lists["schedulingGates"]]
+    gates = [mapping(gate).get("name") for gate in lists["schedulingGates"]]
     names = chain(annotations, labels, gates, *amounts)
     paths = [mapping(each)["hostPath"] for each in lists["volumes"] if mapping(each).get("hostPath")]
     letters = sum(10 + len(str(name)) for name in names)

@@ -26,8 +26,8 @@ def fill_some(connection: Connection) -> bool:
     most = 0
     for uid, unfilled, names in _UNFILLED:
         some = select(uid).where(unfilled).distinct().order_by(uid).limit(_AT_ONCE)
-        found = {each: kind_of(each)._asdict() for each in connection.scalars(some)}
-        rows = [{"b_uid": each, **{f"b_{name}": found[each][name] for name in names}} for each in found]
+        found = {name: kind_of(name)._asdict() for name in connection.scalars(some)}
+        rows = [{"b_uid": key, **{f"b_{name}": kind[name] for name in names}} for key, kind in found.items()]
         of_uid = update(uid.table).where(uid == bindparam("b_uid"))
         filled = of_uid.values({name: bindparam(f"b_{name}") for name in names})
         write_all(connection, [(filled, rows)])
