@@ -21,7 +21,7 @@ from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.store import decisions, heartbeats, node_usage, postings
-from timekeeper.store.engine.engine import Connection, Store, open_store
+from timekeeper.store.engine.engine import Connection, Store, open_store, write_all
 from timekeeper.store.engine.upgrade import upgrade
 from timekeeper.store.retention import roll_up_all
 
@@ -77,7 +77,7 @@ def pods(connection: Connection, numbers: range) -> None:
         )
         for each in sessions
     )
-    postings.apply(connection, postings.rows_of(Changes(opened=sessions, postings=posted)))
+    write_all(connection, postings.rows_of(Changes(opened=sessions, postings=posted)))
     posts = [heartbeats.HeartbeatPost(each.uid, uid(1)[:8], 720, (0,), begin + HOUR) for each in sessions]
     beat(connection, posts, 5_000)
 
@@ -122,12 +122,12 @@ def namespace_days(connection: Connection, numbers: range) -> None:
     """One charge of each namespace a day."""
     session = Session("u", "team-0000-research", "p", "", "n", "", "{}", 1, True, 1, 1, 1, 2)
     if not numbers.start:
-        postings.apply(connection, postings.rows_of(Changes(opened=(session,))))
+        write_all(connection, postings.rows_of(Changes(opened=(session,))))
     days = (
         (number, f"team-{number % 3_000:04}-research", MIDNIGHT + number // 3_000 * DAY) for number in numbers
     )
     made = tuple(Posting("u", at, name, day, day + 1, 1, "correction", "r", day) for at, name, day in days)
-    postings.apply(connection, postings.rows_of(Changes(postings=made)))
+    write_all(connection, postings.rows_of(Changes(postings=made)))
 
 
 # what is counted -> its tables, and what writes a portion

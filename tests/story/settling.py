@@ -70,7 +70,7 @@ class Database:
     _asked: Any = None  # the statement that was executed last
 
     def write(self, changes: Changes) -> None:
-        """What `store.postings.apply` writes."""
+        """What the settler writes of a tick."""
         self.entries += changes.entries
         for session in (*changes.opened, *changes.changed):
             self.sessions[session.uid] = session

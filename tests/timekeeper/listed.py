@@ -14,7 +14,7 @@ from timekeeper.accounts.statements import AccountKey, Part, statements, working
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.state.ledger_state import read_ledger_state
 from timekeeper.store import ledger, postings
-from timekeeper.store.engine.engine import Store
+from timekeeper.store.engine.engine import Store, write_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,4 @@ def write_accounts(store: Store, now_ms: int) -> None:
     default = row_of(DEFAULTS, made.default, now_ms if pulse else known.pulse.decided_ms, 0)
     with store.writing() as connection:
         changes = Changes(accounts=(*rows, default), is_first=True, pulse=pulse)
-        postings.apply(connection, postings.rows_of(changes))
+        write_all(connection, postings.rows_of(changes))

@@ -132,9 +132,9 @@ def changed_accounts(
     since_ms: int,
     now_ms: int,
 ) -> AccountChanges:
-    """What the rows of accounts lack. ``written``: the statements as written last; ``moments``: of
-    their subjects (`moments_of`); ``stated``: subjects whose
-    statements may differ; ``moved``: namespaces that something happened to.
+    """What the rows of accounts lack. ``written``: the statements as written last; ``moments``: when their
+    subjects have their turn (`moments_of`); ``stated``: subjects whose statements may differ; ``moved``:
+    namespaces that something happened to.
 
     What an event changed is written at once. What time alone changed is written every `EVERY_MS`, each
     account at its own moment of these; ``since_ms``: the tick before. A group and its members are written

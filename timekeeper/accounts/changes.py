@@ -38,7 +38,6 @@ class Changes:
     opened: tuple[Session, ...] = ()
     changed: tuple[Session, ...] = ()
     watermarks: Mapping[str, int] = field(default_factory=dict)  # node -> until when it was observed
-    new_nodes: frozenset[str] = frozenset()  # nodes in ``watermarks`` without a row
     leases: Mapping[str, bool] = field(default_factory=dict)  # node -> whether it has ever had a Lease
     # node -> since when the API server has no such Node; None: it has it again
     gone: Mapping[str, int | None] = field(default_factory=dict)

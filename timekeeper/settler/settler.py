@@ -331,7 +331,7 @@ class Settler:
         if is_same and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
         with fencing.writing(self._store, self.epoch, last.tick_ms) as connection:
-            postings.apply(connection, postings.rows_of(Changes(pulse=pulse)))
+            write_all(connection, postings.rows_of(Changes(pulse=pulse)))
         self.ledger.pulse = pulse
         return True
 

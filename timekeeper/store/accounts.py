@@ -13,6 +13,7 @@ from timekeeper.store.engine.schema import ACCOUNTS, PULSE
 _NAMES = tuple(field.name for field in fields(AccountRow))
 _NEW = select(*(ACCOUNTS.c[name] for name in _NAMES), PULSE.c.decided_ms).join(PULSE, PULSE.c.id == 1)
 _SOME = _NEW.where(ACCOUNTS.c.subject.in_(bindparam("subjects", expanding=True)))
+_MOST_NAMED = 1_000
 
 
 class NotWrittenError(Exception):
@@ -23,15 +24,16 @@ class NotWrittenError(Exception):
 
 
 def rows(connection: Connection, subjects: Collection[str] | None = None) -> dict[str, AccountRow]:
-    """The rows of these namespaces and groups, None: all; always with that of `DEFAULTS`. Raises
-    NotWrittenError.
+    """The rows of these namespaces and groups; of more than a statement may have parameters, and of None: all
+    rows. Always with that of `DEFAULTS`. Raises NotWrittenError.
 
     A settler writes the row of `DEFAULTS` in each tick, with the tick's moment. So it shows whether another
     release, which does not know the table, has decided since.
     """
-    given = {} if subjects is None else {"subjects": [*subjects, DEFAULTS]}
+    is_some = subjects is not None and len(subjects) <= _MOST_NAMED
+    given = {"subjects": [*(subjects or ()), DEFAULTS]} if is_some else {}
     found, decided = {}, set()
-    for values in connection.execute(_NEW if subjects is None else _SOME, given).mappings():
+    for values in connection.execute(_SOME if is_some else _NEW, given).mappings():
         row = AccountRow(**{name: values[name] for name in _NAMES})
         found[row.subject] = row
         decided.add(values["decided_ms"])

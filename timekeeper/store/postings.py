@@ -13,7 +13,7 @@ from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting, RateInterval, runs, steps
 from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
-from timekeeper.store.engine.engine import Connection, Upsert, Written, write_all
+from timekeeper.store.engine.engine import Connection, Upsert, Written
 from timekeeper.store.engine.schema import (
     ACCOUNTS,
     DAY_MS,
@@ -60,7 +60,7 @@ _CHANGING = (
 
 
 def rows_of(changes: Changes) -> list[Written]:
-    """A tick's decisions as what `apply` sends: made before its transaction."""
+    """A tick's decisions as what `write_all` sends: made before its transaction."""
     # In the order of the day totals; otherwise two writers could deadlock on them.
     postings = sorted(changes.postings, key=lambda each: (each.namespace, each.from_ms))
     made: list[Written] = [
@@ -93,11 +93,6 @@ def rows_of(changes: Changes) -> list[Written]:
     if changes.pulse is not None:
         made += _replaced(PULSE, [{"id": 1, **asdict(changes.pulse)}])
     return made
-
-
-def apply(connection: Connection, written: Iterable[Written]) -> None:
-    """Write them. Raises if a posting, grant or session exists already."""
-    write_all(connection, written)
 
 
 def grant_row(grant: Grant) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from sqlalchemy import select, update
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.account_rows import AccountRow, row_of
 from timekeeper.accounts.budget_history import DEFAULTS
+from timekeeper.store import accounts
 from timekeeper.store.engine.schema import ACCOUNTS, PULSE
 
 BOTH_DATABASES = "a row takes the place of another by each one's own words"
@@ -149,3 +150,14 @@ def test_an_answer_says_that_its_tick_is_long_ago(town: Town) -> None:
     assert [town.get(path).get_json()["silentSince"] for path in paths] == [decided_ms] * 4
     notes = town.get("/v1/budgets", Accept=KUBECTL).get_json()["notes"]
     assert notes[0].endswith(": the settler has decided nothing since.")
+
+
+def test_more_accounts_are_read_than_a_statement_has_parameters(town: Town) -> None:
+    begun(town)
+    names = [f"n{number}" for number in range(70_000)]
+
+    with town.store.reading() as connection:
+        found = accounts.rows(connection, [*names, "team-a"])
+
+    assert found["team-a"] == rows(town)["team-a"]
+    assert DEFAULTS in found

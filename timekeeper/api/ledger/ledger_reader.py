@@ -75,7 +75,7 @@ class ServedStandings:
 NOT_SERVED = ServedStandings("", b"", b"", {}, "UNKNOWN")
 
 
-OLD_MS = _SILENT_MS = 10_000
+_SILENT_MS = 10_000
 # A replica takes over from a silent settler, and all keep serving until it has started:
 # a Lease's duration, a transaction that stood still, and a first look at the cluster.
 _TAKEOVER_MS = 45_000
@@ -318,7 +318,7 @@ class LedgerReader:
                 group_error=errors.get(GROUP + account.in_force.budget.group, ""),
                 protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
                 placement=placement,
-                silent_since=tick_ms if self._clock() - tick_ms > OLD_MS else None,
+                silent_since=tick_ms if self._clock() - tick_ms > _SILENT_MS else None,
                 mode=None if is_group(name) else history.mode(name, now_ms),
                 mode_source=history.mode_source(name, now_ms),
                 each_period=_part(history, name, account),

@@ -159,7 +159,6 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     changes = replace(
         changes,
         watermarks=watermarks,
-        new_nodes=new_nodes,
         leases=_leases(cluster, ledger, new_nodes),
         gone=_gone(cluster, ledger, now_ms),
         declared=declared.added,
