@@ -1,6 +1,6 @@
 """A mistake in something that a user wrote, in a form that can be shown, counted and tested."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -14,6 +14,7 @@ class Violation:
     problem: str
     allowed: str  # what would be accepted; "": ``problem`` is the whole sentence
     example: str  # a value that is accepted
+    heals: bool = False  # time heals it: the same pod may be admitted later
 
     def sentence(self) -> str:
         """One line in the order a reader needs: where, what, got, allowed, example."""
@@ -36,10 +37,16 @@ def first_of(words: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join((*words[:most], f"{left} more") if left > 0 else words)
 
 
-def message(violations: Iterable[Violation]) -> str:
-    """One message of all violations: a sentence, or a numbered list."""
+# The words of a ResourceQuota's refusal, by which programs that create pods know that they may try again.
+TRY_AGAIN = "exceeded quota: "
+
+
+def message(violations: Sequence[Violation]) -> str:
+    """One message of all violations: a sentence, or a numbered list. If time heals them all, it begins with
+    `TRY_AGAIN`."""
+    begin = TRY_AGAIN if violations and all(violation.heals for violation in violations) else ""
     sentences = [violation.sentence() for violation in violations]
     if len(sentences) == 1:
-        return sentences[0]
+        return begin + sentences[0]
     listed = "\n".join(f"  {number}. {sentence}" for number, sentence in enumerate(sentences, 1))
-    return f"{len(sentences)} problems:\n{listed}"
+    return f"{begin}{len(sentences)} problems:\n{listed}"

@@ -10,7 +10,7 @@ from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.size import TOO_MANY_PARTS
 from timekeeper.core.request.request import containers
 from timekeeper.core.request.zeros import asked_limits
-from timekeeper.core.violation import Violation, message, shown
+from timekeeper.core.violation import TRY_AGAIN, Violation, message, shown
 from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -80,7 +80,8 @@ def with_causes(answer: AdmissionAnswer, review: PodReview) -> AdmissionAnswer:
     mark = annotations_of(review.pod).get(_LIMIT_RANGER, "") if answer.refusal or answer.admission else ""
     causes = within_limits(_of_limit_ranges(review, mark)) if mark else ()
     if answer.refusal and causes:
-        return replace(answer, refusal="\n".join((*causes, answer.refusal)))
+        begin = TRY_AGAIN if answer.refusal.startswith(TRY_AGAIN) else ""
+        return replace(answer, refusal=begin + "\n".join((*causes, answer.refusal.removeprefix(begin))))
     return replace(answer, warnings=within_limits((*causes, *answer.warnings))) if causes else answer
 
 

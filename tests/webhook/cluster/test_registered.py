@@ -351,7 +351,9 @@ def test_the_same_pod_is_refused_where_the_namespace_has_settled_nothing(world: 
 def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
     said = created(world, "denying", manifest("denied", half())).refusal
 
+    assert said.startswith("403: ")  # and the words after the colon: a quota's refusal, for programs
     assert said.endswith(
+        " denied the request: exceeded quota: "
         "Namespace denying has used its GPU budget (onExhausted: deny). 1.00 GPU-hours are left; "
         "this pod asks for 0.5 cards. New GPU pods are refused until the budget is raised. Ask your budget "
         "administrator."

@@ -6,6 +6,7 @@ import pytest
 
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, mutated, plain, review
 from tests.worlds import Json
+from timekeeper.core.admission.policy import Standing
 from webhook.admission.validation import validate
 
 CAUSE = (
@@ -36,6 +37,13 @@ def test_what_refuses_such_a_pod_comes_after_its_cause() -> None:
 
     assert refused.splitlines()[0] == CAUSE
     assert "spec.hostPID" in refused
+
+
+def test_what_time_heals_begins_with_the_words_that_programs_read_before_its_cause() -> None:
+    spent = mutated(filled(), Standing("OVER_BUDGET", on_exhausted="deny")).refusal
+
+    assert spent.splitlines()[0] == f"exceeded quota: {CAUSE}"
+    assert spent.splitlines()[1].startswith("Namespace team-a has used its GPU budget")
 
 
 def test_what_a_limit_range_adds_to_a_container_of_another_webhook_is_named_after_the_webhooks_too() -> None:

@@ -23,7 +23,7 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container
-from timekeeper.core.admission.policy import Standing
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.modes import effective_mode, split_by_mode
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.standings import Cap, Caps
@@ -278,8 +278,9 @@ def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> 
         (),
     )
     assert answer.refusal == (
-        "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
-        "budget is raised or the next period begins (2026-12-01 00:00 UTC). Ask your budget administrator."
+        "exceeded quota: Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are "
+        "refused until the budget is raised or the next period begins (2026-12-01 00:00 UTC). Ask your "
+        "budget administrator."
     )
 
 
@@ -299,9 +300,42 @@ def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
     answer = mutated(admitted(half()), replace(DENYING, until_ms=None))
 
     assert answer.refusal == (
-        "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the "
-        "budget is raised. Ask your budget administrator."
+        "exceeded quota: Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are "
+        "refused until the budget is raised. Ask your budget administrator."
     )
+
+
+NO_MORE = replace(POLICY, caps=Caps(Cap(0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "standing", "policy", "may_try"),
+    [
+        (admitted(half()), DENYING, POLICY, True),
+        (admitted(half()), replace(DENYING, by_estimate=True), POLICY, True),
+        (admitted(half()), IN_BUDGET, NO_MORE, True),
+        (admitted(half()), DENYING, NO_MORE, True),
+        (admitted(container(gpu_count="3")), IN_BUDGET, replace(POLICY, caps=Caps(Cap(2_500))), False),
+        (admitted(half(), hostPID=True), DENYING, POLICY, False),
+        (admitted(container(gpu_percent="150")), DENYING, POLICY, False),
+    ],
+)
+def test_what_time_heals_alone_is_tried_again_by_programs_that_create_pods(
+    raw: Json, standing: Standing, policy: AdmissionPolicy, may_try: bool
+) -> None:
+    """They ask for 403, reason Forbidden, and a part of the message, which begins with the API server's
+    'admission webhook ... denied the request: '."""
+    refusal = mutated(raw, standing, policy).refusal
+
+    words = {
+        "argo-workflows util/errors/errors.go": "exceeded quota",
+        "tektoncd/pipeline pkg/reconciler/taskrun/taskrun.go": "exceeded quota",
+        "flyte flytepropeller backoff/handler.go": "exceeded quota",
+        "airflow kubernetes_executor.py": "exceeded quota",
+        "actions-runner-controller ephemeralrunner_controller.go": "exceeded quota:",
+    }
+    assert {program: word in refusal for program, word in words.items()} == dict.fromkeys(words, may_try)
+    assert refusal.startswith("exceeded quota: ") == may_try
 
 
 def test_a_burst_cannot_run_past_a_budget_that_denies() -> None:
@@ -419,6 +453,6 @@ def test_a_cap_of_nothing_says_that_no_new_pod_is_taken() -> None:
     answer = mutated(admitted(container(gpu_count="1")), policy=replace(POLICY, caps=Caps(Cap(0))))
 
     assert answer.refusal == (
-        "The budget of the namespace takes no new GPU pods (maxGPUs: 0): running ones go on. Ask your budget"
-        " administrator."
+        "exceeded quota: The budget of the namespace takes no new GPU pods (maxGPUs: 0): running ones go on."
+        " Ask your budget administrator."
     )

@@ -41,7 +41,9 @@ def budget_violations(
         f"{used} (onExhausted: deny).{_figures(standing, request)} New GPU pods are refused until {until}."
         " Ask your budget administrator."
     )
-    return (Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", ""),)
+    return (
+        Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", "", heals=True),
+    )
 
 
 def _figures(standing: Standing, request: GPURequest | None) -> str:

@@ -38,7 +38,7 @@ def cap_violations(request: GPURequest | None, caps: Caps) -> Iterator[Violation
                     f"The budget of {whose} takes no new GPU pods ({field}: 0): running ones go on. Ask your"
                     " budget administrator."
                 )
-                yield Violation("above-cap", "spec.containers", "", sentence, "", "")
+                yield Violation("above-cap", "spec.containers", "", sentence, "", "", heals=True)
             elif milli is not None and least > milli:
                 yield Violation(
                     "above-cap",
