@@ -66,6 +66,8 @@ DOCUMENT = standings(
     lenient=entry(rules={"host-pid": "warn", "grace-period": "off"}),
     denying=entry("OVER_BUDGET", onExhausted="deny"),
     watched=entry("OVER_BUDGET", mode="observe", onExhausted="deny"),
+    unplaced=entry("IN_BUDGET", placement="off"),
+    taking=entry("IN_BUDGET", wholeCards="bursar"),
 )
 
 
@@ -76,7 +78,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     folder: Path = tmp_path_factory.mktemp("registered")
     flags = ("--template-path", "example.org/Training=spec.workers.*.template")
     made = Registered(control_plane, folder, *flags, document=DOCUMENT)
-    for namespace in ("planned", "lenient", "denying", "watched", "unsettled"):
+    for namespace in ("planned", "lenient", "denying", "watched", "unsettled", "unplaced", "taking"):
         create_namespace(control_plane, namespace)
     old = [workload(kind, BAD, name=f"old-{kind.lower()}") for kind in RESOURCES]
     for each in old:
@@ -359,6 +361,20 @@ def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
         "administrator."
     )
     assert created(world, "denying", manifest("without", plain())) == PASSES
+
+
+def test_a_rule_applies_where_what_it_protects_is_there(world: Registered) -> None:
+    whole = limits_of("main", nvidia_com__gpu="1")
+    by_hand = manifest("by-hand", whole, nodeName="n1")
+    whole = whole | {"envFrom": FROM_MAP}
+
+    assert "spec.nodeName: a GPU pod that names its node" in created(world, "team-a", by_hand).refusal
+    assert created(world, "unplaced", by_hand).refusal == ""
+    assert (
+        "rules: {env-from-plugin: warn}" in created(world, "unplaced", manifest("framework", whole)).refusal
+    )
+    assert created(world, "taking", manifest("framework", whole)).refusal == ""
+    assert world.applied(workload("Deployment", template(whole)), "taking").refusal == ""
 
 
 def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be(world: Registered) -> None:

@@ -1,6 +1,7 @@
 """Which variables, paths and sources reach past the isolation of cards, and which are left alone."""
 
 import posixpath
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import strategies as st
 from tests.webhook.worlds import (
     POLICY,
     admitted,
+    env,
     governed,
     half,
+    mutated,
+    patched,
     plain,
+    review,
     sidecar_of,
     violations_of,
 )
@@ -26,6 +31,7 @@ from timekeeper.core.admission.rules.denylist import (
     reaches_cards,
     steers_isolation,
 )
+from webhook.admission.validation import validate
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:
@@ -178,6 +184,28 @@ def test_env_from_is_reported_where_it_could_set_such_a_variable(
     assert broken(admitted(asking | {"envFrom": [source]})) == expected
 
 
+def test_env_from_of_whole_cards_that_bursar_gives_is_beaten_by_our_variable() -> None:
+    raw = admitted(WHOLE | {"envFrom": [{"secretRef": {"name": "s"}}]})
+    taking = replace(POLICY, takes_whole_cards=True)
+
+    after = patched(raw, list(mutated(raw, policy=taking).operations))
+
+    visible = env(after["spec"]["containers"][0])["NVIDIA_VISIBLE_DEVICES"]
+    assert visible == "metadata.annotations['visible-devices.bursar.dev/main']"
+    assert validate(review(after), taking).refusal == ""
+    # a template is judged as its pods will be, also while observing
+    assert [each.rule for each in violations_of(raw, taking)] == ["env-from"]
+    assert [each.rule for each in violations_of(raw, replace(taking, mode="observe"))] == ["env-from"]
+
+
+def test_env_from_beside_a_plugin_names_the_rule_and_the_toolkits_settings() -> None:
+    found = violations_of(admitted(WHOLE | {"envFrom": [{"secretRef": {"name": "s"}}]}), POLICY)
+
+    sentence = next(each.sentence() for each in found if each.rule == "env-from-plugin")
+    assert "rules: {env-from-plugin: warn}" in sentence
+    assert "accept-nvidia-visible-devices-envvar-when-unprivileged = false" in sentence
+
+
 @given(st.text("ABCDEGILMNOPRSTUVY_", max_size=30), st.text("ABCDEGILMNOPRSTUVY_", max_size=10))
 def test_a_prefix_that_is_called_safe_sets_nothing_that_steers(prefix: str, rest: str) -> None:
     assert may_steer(prefix) or not steers_isolation(prefix + rest)
@@ -189,6 +217,18 @@ def test_every_beginning_of_such_a_variable_is_an_unsafe_prefix(pattern: str) ->
 
     assert steers_isolation(name)
     assert all(may_steer(name[:length]) for length in range(len(name) + 1))
+
+
+def test_the_privileged_container_that_jupyterhub_adds_is_refused_with_the_hubs_own_setting() -> None:
+    guard = plain("block-cloud-metadata", securityContext={"privileged": True})
+    (found,) = violations_of(admitted(half(), initContainers=[guard]), POLICY)
+
+    assert found.sentence() == (
+        "spec.initContainers[0].securityContext.privileged: a privileged container can open every card of "
+        "its node, got true; allowed: false, with single capabilities where needed; in JupyterHub's values "
+        "singleuser.cloudMetadata.blockWithIptables: false, or in the namespace's budget entry "
+        "rules: {privileged: warn}; for example capabilities: {add: [IPC_LOCK]}"
+    )
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])

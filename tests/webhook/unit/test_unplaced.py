@@ -71,6 +71,33 @@ def test_a_pod_of_whole_cards_gets_class_gate_and_record_and_nothing_else() -> N
     assert governed(raw, "OVER_BUDGET", UNPLACED)["spec"]["priorityClassName"] == "gpu-lower-priority"
 
 
+@pytest.mark.parametrize(
+    ("asking", "rules"),
+    [
+        (WHOLE, set()),  # its node's plugin assigns the cards
+        (of_resources({"nvidia.com/mig-1g.5gb": "1"}), set()),
+        (half(), {"node-name", "placement-off"}),
+        (of_resources({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}), {"node-name", "placement-off"}),
+    ],
+)
+def test_a_node_is_named_where_no_scheduler_assigns_cards(asking: Json, rules: set[str]) -> None:
+    raw = admitted(asking, nodeName="n1")
+
+    assert {rule for rule, _ in refused(raw)} == rules
+    assert "node-name" in {rule for rule, _ in refused(raw, POLICY)}
+
+
+def test_rules_of_what_bursar_places_and_binds_are_silent_where_it_does_not() -> None:
+    wide, named = admitted(WHOLE), admitted(WHOLE)
+    wide["metadata"]["annotations"] = {f"example.com/{number}": "a" * 1024 for number in range(200)}
+    named["metadata"]["annotations"] = {"bursar.dev/gpu-models": "A100;H100", "bursar.dev/gang": "g"}
+
+    assert [rule for rule, _ in refused(wide, POLICY)] == ["pod-size"]
+    assert refused(wide) == []
+    assert {rule for rule, _ in refused(named, POLICY)} == {"malformed-name", "gang"}
+    assert {rule for rule, _ in refused(named)} == {"placement-off"}
+
+
 @given(pods(dialects=("nvidia",)).filter(lambda raw: parse(raw).request is not None), WORDS)
 def test_governing_is_a_fixed_point_that_validation_agrees_with(raw: Json, word: Any) -> None:
     after = governed(raw, word, UNPLACED)

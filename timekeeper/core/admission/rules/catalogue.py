@@ -212,7 +212,7 @@ FORGERY = (
     ),
     Rule(
         "node-name",
-        "`spec.nodeName` in a GPU pod",
+        "`spec.nodeName` in a GPU pod, unless `placement` is `off` and the node's plugin assigns its cards",
         "no scheduler would assign its cards, and its node would be closed for sharing",
     ),
     Rule(
@@ -267,7 +267,8 @@ BYPASS = (
         "`envFrom` that could set `NVIDIA_VISIBLE_DEVICES`, in a container whose cards the node's plugin "
         "chooses (`nvidia.com/gpu`)",
         "it takes precedence over the plugin's value, and `all` would make every card visible. A `prefix` "
-        "makes it safe as above",
+        "makes it safe as above, as do `wholeCards: bursar` and "
+        "[the nodes' toolkit](coming-from/nvidia.md#envfrom)",
     ),
     Rule(
         "privileged",

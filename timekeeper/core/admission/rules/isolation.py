@@ -30,6 +30,11 @@ from timekeeper.core.request.zeros import asked_limits, without_zeros
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 
+# of JupyterHub's init container, which its chart adds
+_WITHOUT_METADATA = (
+    "; in JupyterHub's values singleuser.cloudMetadata.blockWithIptables: false, or in the namespace's "
+    "budget entry rules: {privileged: warn}"
+)
 _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
 
 
@@ -49,8 +54,11 @@ def visible_without_request(pod: Json) -> Iterator[Violation]:
             )
 
 
-def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
-    """For a pod with a GPU request; ``request`` is None where the request is not valid."""
+def isolation_violations(
+    pod: Json, request: GPURequest | None, *, is_ours: bool = False
+) -> Iterator[Violation]:
+    """For a pod with a GPU request; ``request`` is None where the request is not valid. ``is_ours``: Bursar
+    gives it the cards that it requests of a node's plugin."""
     may_monitor = request is None or request.dialect == gas.DIALECT.name
     for path, container in _containers(pod):
         if may_monitor:
@@ -59,7 +67,7 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
         if VISIBLE_DEVICES in variables:
             yield from _visible_by_hand(path, container, request)
         if container.get("envFrom") or names_steering(variables):
-            yield from _steering(path, container, request)
+            yield from _steering(path, container, request, is_ours)
         if container.get("securityContext"):
             yield from _privileged(path, container)
         yield from _device_mounts(path, container)
@@ -204,7 +212,7 @@ def _may_stay(container: Json, variable: Json, request: GPURequest) -> bool:
     return asking and visible_devices.is_of_config_map(variable, request)
 
 
-def _steering(path: str, container: Json, request: GPURequest | None) -> Iterator[Violation]:
+def _steering(path: str, container: Json, request: GPURequest | None, is_ours: bool) -> Iterator[Violation]:
     if not asks(container) and container["name"] != names.SIDECAR:  # the sidecar sees the pod's cards too
         return
     ours = mps.written(container) if container["name"] != names.SIDECAR else ()
@@ -219,7 +227,7 @@ def _steering(path: str, container: Json, request: GPURequest | None) -> Iterato
                 "leaving it out",
                 f"a larger {names.GPU_PERCENT} instead",
             )
-    by_plugin = _is_shown_by_plugin(container)
+    by_plugin = not is_ours and _is_shown_by_plugin(container)
     for place, source in enumerate(map(mapping, sequence(container.get("envFrom")))):
         prefix = source.get("prefix") or ""
         if not isinstance(prefix, str):
@@ -231,7 +239,10 @@ def _steering(path: str, container: Json, request: GPURequest | None) -> Iterato
                 where,
                 got,
                 f"it may set {VISIBLE_DEVICES}, which takes precedence over the value of the node's plugin",
-                "a prefix with which the variable does not begin, or single variables in env",
+                "a prefix with which the variable does not begin, single variables in env, or in the "
+                "namespace's budget entry rules: {env-from-plugin: warn}, where NVIDIA's toolkit on the "
+                "nodes has accept-nvidia-visible-devices-envvar-when-unprivileged = false and "
+                "accept-nvidia-visible-devices-as-volume-mounts = true",
                 "prefix: APP_",
             )
         if may_steer(prefix):
@@ -261,12 +272,13 @@ def _source(source: Json) -> str:
 
 def _privileged(path: str, container: Json) -> Iterator[Violation]:
     if mapping(container.get("securityContext")).get("privileged") is True:
+        hub = _WITHOUT_METADATA if container["name"] == "block-cloud-metadata" else ""
         yield Violation(
             "privileged",
             f"{path}.securityContext.privileged",
             "true",
             "a privileged container can open every card of its node",
-            "false, with single capabilities where needed",
+            f"false, with single capabilities where needed{hub}",
             "capabilities: {add: [IPC_LOCK]}",
         )
 

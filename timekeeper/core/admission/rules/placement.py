@@ -135,19 +135,19 @@ def placement_violations(
     """For a pod with a GPU request: what would prevent its placement, or its end in time. ``request`` is None
     where the request is not valid."""
     spec = pod["spec"]
-    yield from _by_hand(spec)
-    annotations = annotations_of(pod)
-    if not _LISTED.isdisjoint(annotations):
-        yield from _constraints(annotations)
+    by_plugin = request is None or BY_NAME[request.dialect].by_plugin
+    if policy.places or not by_plugin:  # else no scheduler assigns cards
+        yield from _by_hand(spec)
     yield from _init_containers(spec)
     if policy.places:
+        yield from _constraints(annotations_of(pod))
         yield from _scheduler(pod, request, policy)
     else:
         yield from unplaced_violations(pod, request, policy)
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)
-    yield from size_violations(pod, request)
+    yield from size_violations(pod, request, is_bound=policy.places)
 
 
 def _by_hand(spec: Json) -> Iterator[Violation]:
@@ -164,6 +164,8 @@ def _by_hand(spec: Json) -> Iterator[Violation]:
 
 
 def _constraints(annotations: Json) -> Iterator[Violation]:
+    if _LISTED.isdisjoint(annotations):
+        return
     if any(excess(annotations, name) for name in _LISTED):
         return  # the request itself is refused
     for name, pattern, allowed, example in _LISTS:

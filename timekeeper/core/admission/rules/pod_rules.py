@@ -4,7 +4,9 @@ Each violation is found whatever else is wrong with the pod, and whatever its ru
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.forged import forgery_violations, reserved_name_violations
 from timekeeper.core.admission.rules.host_share import host_share_violations
@@ -92,12 +94,19 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *placement_violations(pod, parsed.request, policy),
         *cap_violations(parsed.request, policy.caps),
         *duration_violations(pod, policy),
-        *gang_violations(pod),
+        *(gang_violations(pod) if policy.places else ()),  # else its annotations are refused
         *host_share_violations(pod, parsed.request, policy),
         *reserved_name_violations(pod, policy),
-        *isolation_violations(pod, parsed.request),
+        *isolation_violations(pod, parsed.request, is_ours=_takes_cards(pod, parsed, policy)),
         *without_effect(pod),
     )
+
+
+def _takes_cards(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> bool:
+    """Whether Bursar, while it enforces, gives the pod the cards that it requests of NVIDIA's plugin."""
+    if not policy.takes_whole_cards:
+        return False
+    return bool(in_bursars_words(pod, parsed.request, replace(policy, mode="enforce")))
 
 
 def unrequested_devices(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:

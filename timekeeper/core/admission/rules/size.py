@@ -79,10 +79,10 @@ def is_crowded(pod: object) -> bool:
     return letters > MAX_LETTERS or sum(to) > MAX_MOUNT_LETTERS
 
 
-def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
+def size_violations(pod: Json, request: GPURequest | None, *, is_bound: bool) -> Iterator[Violation]:
     """For a pod with a GPU request: whether it is too large, or its annotations or those of its Binding are.
-    ``request`` is None where the request is not valid."""
-    if request is not None and binding_bytes(request) > MAX_BINDING_BYTES:
+    ``request`` is None where the request is not valid. ``is_bound``: Bursar binds it."""
+    if is_bound and request is not None and binding_bytes(request) > MAX_BINDING_BYTES:
         yield _too_large(
             "spec.containers",
             "the Binding of these containers and cards would be too long for the API server",
@@ -93,7 +93,7 @@ def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation
     if is_surely_small(pod):
         return
     annotations = sum(_length(name) + _length(value) for name, value in annotations_of(pod).items())
-    if annotations > MAX_ANNOTATION_BYTES:
+    if is_bound and annotations > MAX_ANNOTATION_BYTES:
         yield _too_large(
             "metadata.annotations",
             "with those of a Binding the API server would refuse every update of the pod, and its status",
