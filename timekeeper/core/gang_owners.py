@@ -157,7 +157,7 @@ def _of_kubeflow(owner: Json) -> Iterator[PodSet]:
 
 
 def _of_ray_cluster(owner: Json) -> Iterator[PodSet]:
-    yield from _of_ray(mapping(owner.get("spec")), ("spec",))
+    yield from pods_of_ray_cluster(mapping(owner.get("spec")), ("spec",))
 
 
 def _of_ray_job(owner: Json) -> Iterator[PodSet]:
@@ -165,13 +165,13 @@ def _of_ray_job(owner: Json) -> Iterator[PodSet]:
     spec = mapping(owner.get("spec"))
     if spec.get("clusterSelector"):
         return
-    yield from _of_ray(mapping(spec.get("rayClusterSpec")), ("spec", "rayClusterSpec"))
+    yield from pods_of_ray_cluster(mapping(spec.get("rayClusterSpec")), ("spec", "rayClusterSpec"))
     if spec.get("submissionMode", "K8sJobMode") == "K8sJobMode":
         given = {"submitterPodTemplate": spec.get("submitterPodTemplate") or _SUBMITTER}
         yield from _set(given, ("spec", "submitterPodTemplate"), 1, is_late=True, is_nameless=True)
 
 
-def _of_ray(cluster: Json, at: Path) -> Iterator[PodSet]:
+def pods_of_ray_cluster(cluster: Json, at: Path) -> Iterator[PodSet]:
     """Of a cluster that is not scaled automatically, as it is once it is resumed. ``at``: where its spec is.
     KubeRay obeys a group's bounds whatever its ``replicas`` are, and makes no pod of a suspended group."""
     scales = cluster.get("enableInTreeAutoscaling") is True

@@ -20,13 +20,12 @@ from timekeeper.core.admission.rules.size import TOO_MANY_PARTS, is_crowded
 from timekeeper.core.gang_owners import waits_for_itself
 from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.rating.held import cards_text, least_milli
 from timekeeper.core.request.request import ParsedRequest
-from timekeeper.core.standings import Caps
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal
+from webhook.admission.updates import stuck_update
 from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.wire import defaulting
 from webhook.wire.object_review import ObjectReview
@@ -52,7 +51,6 @@ _MAKERS_GROUPS = ("system:serviceaccounts", "system:serviceaccounts:kube-system"
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}|\*", re.ASCII)
 _GROUP = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
-_PERCENT = re.compile(r"([0-9]{1,5})%", re.ASCII)
 _MAX_STEPS = 16
 MAX_TEMPLATES = 256  # in one object; wildcards could find very many
 BEYOND = f"Only the first {MAX_TEMPLATES} pod templates of this object are reviewed."
@@ -139,16 +137,28 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     violations, stuck = [violation for violation in misplaced if violation not in known], list[str]()
     if not (changed or unread or violations):
         return NOT_JUDGED
+
+    requests: dict[int, GPURequest | None] = {}  # by the identity of the template
+
+    def request_of(template: Json) -> GPURequest | None:
+        if id(template) not in requests:
+            return read_template(template, "spec.template", policy, review.namespace)[1].request
+        return requests[id(template)]
+
     for at, template in changed:
         try:
             pod, parsed = read_template(template, at, policy, review.namespace)
+            requests[id(template)] = parsed.request
             violations += template_violations(pod, parsed, at, policy)
             if parsed.request is not None and review.kind == "StatefulSet":
                 violations += waits_for_itself(review.object)
-            elif parsed.request is not None and review.kind == "Deployment":
-                stuck += _stuck_update(mapping(review.object.get("spec")), parsed.request, policy.caps)
         except MalformedError as error:
             unread.append(f"This pod template is not reviewed: {error}")
+    spec = mapping(review.object.get("spec")) if changed and not unread else {}
+    try:
+        stuck += stuck_update(review.group, review.kind, spec, policy.caps, request_of)
+    except MalformedError as error:  # of a template that no path leads to
+        unread.append(f"This pod template is not reviewed: {error}")
     exempt = makers_are_exempt(review.group, review.kind, policy)
     refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
@@ -156,46 +166,6 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     warnings = within_limits((*violation_warnings(warned, policy, exempt), *stuck, *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
-
-
-def _stuck_update(spec: Json, request: GPURequest, limits: Caps) -> list[str]:
-    """Of a Deployment whose update can never go on: a cap does not allow one pod more, and no pod may go
-    first."""
-    replicas = spec.get("replicas", 1)
-    if type(replicas) is not int or replicas < 1:
-        return []
-    if not _waits_for_new_pods(mapping(spec.get("strategy")), replicas):
-        return []
-    least = (replicas + 1) * least_milli(request)
-    caps = (
-        ("the namespace", limits.own.total_milli),
-        (f"group {limits.group}", limits.of_group.total_milli),
-    )
-    return [
-        f"spec.strategy: an update needs {cards_text(least)} GPUs at one time, and the budget of {whose} has"
-        f" maxGPUs {cards_text(cap)}, so it waits for ever; with rollingUpdate: {{maxSurge: 0,"
-        " maxUnavailable: 1} the old pod goes first"
-        for whose, cap in caps
-        if cap and least > cap
-    ]
-
-
-def _waits_for_new_pods(strategy: Json, replicas: int) -> bool:
-    """Whether no old pod goes before a new one is available, as Kubernetes resolves the two amounts: a part
-    of the replicas is rounded up for more pods, and down for fewer."""
-    if strategy.get("type", "RollingUpdate") != "RollingUpdate":
-        return False
-    rolling = mapping(strategy.get("rollingUpdate"))
-    surge = _resolved(rolling.get("maxSurge", "25%"), replicas, 99)
-    return _resolved(rolling.get("maxUnavailable", "25%"), replicas, 0) == 0 and surge > 0
-
-
-def _resolved(amount: object, replicas: int, rounding: int) -> int:
-    """-1 for what the API server refuses."""
-    if type(amount) is int:
-        return amount
-    part = _PERCENT.fullmatch(amount) if isinstance(amount, str) else None
-    return (int(part[1]) * replicas + rounding) // 100 if part else -1
 
 
 def makers_are_exempt(group: str, kind: str, policy: AdmissionPolicy) -> bool:

@@ -15,6 +15,8 @@ from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half, o
 from tests.worlds import Json, container
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.request.claims import KnownClaims, read_requests
+from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
@@ -443,3 +445,102 @@ def test_a_deployment_whose_update_waits_for_its_own_old_pods_is_warned(
 
     assert not answer.refusal
     assert any("spec.strategy: an update needs" in warning for warning in answer.warnings) is is_stuck
+
+
+def kind_of_ones_own(group: str, kind: str, replicas: int = 2, **spec: Any) -> Json:
+    """An object of this kind, of pods with a whole card each."""
+    given = {"replicas": replicas, "template": template(container(gpu_count="1"))} | spec
+    return {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "own"}, "spec": given}
+
+
+def rollout(**strategy: Any) -> Json:
+    return kind_of_ones_own("argoproj.io", "Rollout", strategy=strategy)
+
+
+def clone_set(**strategy: Any) -> Json:
+    return kind_of_ones_own("apps.kruise.io", "CloneSet", updateStrategy=strategy)
+
+
+def ray_service(workers: int, **strategy: Any) -> Json:
+    head = {"template": template({"name": "head", "image": "x"})}
+    group = {"replicas": workers, "maxReplicas": 9, "template": template(container(gpu_count="1"))}
+    cluster = {"headGroupSpec": head, "workerGroupSpecs": [group]}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "own"},
+        "spec": {"rayClusterConfig": cluster, "upgradeStrategy": strategy},
+    }
+
+
+PATHS = (
+    read_path("argoproj.io/Rollout=spec.template"),
+    read_path("apps.kruise.io/CloneSet=spec.template"),
+    read_path("ray.io/RayService=spec.rayClusterConfig.workerGroupSpecs.*.template"),
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "cards", "needs"),
+    [
+        (rollout(canary={}), 2, "spec.strategy: an update needs 3 "),  # a quarter of two may go: none
+        (rollout(canary={}), 3, ""),
+        (rollout(canary={"maxSurge": 0, "maxUnavailable": 1}), 2, ""),
+        (rollout(canary={"trafficRouting": {"istio": {}}}), 3, "spec.strategy: an update needs 4 "),
+        (rollout(canary={"trafficRouting": {"istio": {}}, "dynamicStableScale": True}), 3, ""),
+        (rollout(blueGreen={"activeService": "a"}), 3, "spec.strategy: an update needs 4 "),
+        (rollout(blueGreen={"activeService": "a"}), 4, ""),
+        (clone_set(), 2, ""),  # it makes no pod more
+        (clone_set(maxSurge=1), 2, "spec.updateStrategy: an update needs 3 "),
+        (clone_set(maxSurge=1, maxUnavailable=1), 2, ""),
+        (clone_set(maxSurge=1, type="InPlaceOnly"), 2, ""),
+        (ray_service(2), 3, "spec.upgradeStrategy: an update needs 4 "),
+        (ray_service(2), 4, ""),
+        (ray_service(2, type="None"), 3, ""),
+    ],
+)
+def test_updates_of_kinds_of_ones_own_are_warned_of_where_their_templates_are_known(
+    raw: Json, cards: int, needs: str
+) -> None:
+    answer = judge(object_review(raw), replace(POLICY, caps=Caps(own=Cap(total_milli=1000 * cards))), PATHS)
+
+    assert not answer.refusal
+    assert [each.partition("GPUs")[0] for each in answer.warnings if "waits for ever" in each] == (
+        [needs] if needs else []
+    )
+
+
+CARD = read_requests({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}})
+
+
+def test_an_unreadable_template_that_no_path_leads_to_is_reported_and_admitted() -> None:
+    raw = ray_service(2)
+    raw["spec"]["rayClusterConfig"]["headGroupSpec"]["template"]["spec"]["containers"] = "none"
+
+    answer = judge(object_review(raw), replace(POLICY, caps=ONE_CARD), PATHS)
+
+    assert not answer.refusal
+    assert [each for each in answer.warnings if each.startswith("This pod template is not reviewed: ")]
+
+
+ONE_GPU_CLAIMS = replace(
+    POLICY,
+    claims=KnownClaims(
+        classes={"gpu": DeviceClass("gpu", "gpu.nvidia.com", "nvidia.com/gpu")},
+        claims={("team-a", "one"): CARD},
+        templates={("team-a", "one"): CARD},
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_stuck"), [("resourceClaimName", False), ("resourceClaimTemplateName", True)]
+)
+def test_a_claim_that_all_pods_of_an_update_share_counts_once(name: str, is_stuck: bool) -> None:
+    main = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
+    raw = workload("Deployment", template(main, resourceClaims=[{"name": "gpu", name: "one"}]))
+    raw["spec"] |= {"replicas": 3, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}
+
+    answer = judge(object_review(raw), replace(ONE_GPU_CLAIMS, caps=Caps(own=Cap(total_milli=3_000))))
+
+    assert any("an update needs 4 GPUs" in warning for warning in answer.warnings) is is_stuck
