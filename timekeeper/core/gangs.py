@@ -120,13 +120,19 @@ MARKERS = (
 )
 _OWNED = frozenset(marker.kind for marker in MARKERS if marker.is_owned)
 NAMELESS = "the pod names no gang"
-# Kueue, Volcano, KAI: annotations and labels of the pods that these start together
+# Kueue, Volcano, KAI, YuniKorn, koordinator: annotations and labels of the pods that these start together
 OTHERS: Mapping[str, tuple[str, ...]] = {
-    "annotations": ("scheduling.k8s.io/group-name", "pod-group-name"),
+    "annotations": (
+        "scheduling.k8s.io/group-name",
+        "pod-group-name",
+        "yunikorn.apache.org/task-group-name",
+        "gang.scheduling.koordinator.sh/name",
+    ),
     "labels": ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name", "kai.scheduler/queue"),
 }
 _SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
 _OURS = names.GANG_ANNOTATIONS
+_COUNTED = frozenset((*_SIZES, names.GANG_LATE))  # what admission writes into templates
 _SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
 _NAMES_OF_GANGS = frozenset(each.label for each in MARKERS if each.label)
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -252,6 +258,12 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
         )
         yield _violation(names.GANG, own, "this is no name of a gang", allowed, "train-7")
     other = foreign_mark(pod)
+    if (
+        other
+        and controller_reference(mapping(pod.get("metadata")))
+        and _COUNTED.issuperset(_OURS & annotations.keys())
+    ):
+        return  # written into the owner's template, whose operator marks its pods afterwards: it gives way
     if other:
         problem = f"{other} leaves the start of these pods to another system"
         allowed = "this annotation, or the other system's"

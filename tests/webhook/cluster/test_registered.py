@@ -76,7 +76,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     """The webhook in a cluster that knew a broken workload of each kind before it, with namespaces that have
     settled different things."""
     folder: Path = tmp_path_factory.mktemp("registered")
-    flags = ("--template-path", "example.org/Training=spec.workers.*.template")
+    flags = ("--template-path", "example.org/Training=spec.workers.*.template", "--other-schedulers=volcano")
     made = Registered(control_plane, folder, *flags, document=DOCUMENT)
     for namespace in ("planned", "lenient", "denying", "watched", "unsettled", "unplaced", "taking"):
         create_namespace(control_plane, namespace)
@@ -361,6 +361,32 @@ def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
         "administrator."
     )
     assert created(world, "denying", manifest("without", plain())) == PASSES
+
+
+def test_a_gang_of_another_system_is_left_to_it_or_refused_also_with_a_size_of_ours(
+    world: Registered,
+) -> None:
+    def operated(name: str, scheduler: str, mark: str) -> Json:
+        raw = manifest(name, limits_of("main", nvidia_com__gpu="1"), schedulerName=scheduler)
+        raw["metadata"] |= {
+            "annotations": {"bursar.dev/gang-size": "2", mark: "train"},
+            "ownerReferences": [
+                {
+                    "apiVersion": "kubeflow.org/v1",
+                    "kind": "PyTorchJob",
+                    "name": "t",
+                    "uid": "u",
+                    "controller": True,
+                }
+            ],
+        }
+        return raw
+
+    assert created(world, "team-a", operated("kept", "volcano", "scheduling.k8s.io/group-name")).refusal == ""
+    kept = world.cp.api.call("GET", "/api/v1/namespaces/team-a/pods/kept")
+    assert kept["spec"]["schedulerName"] == "volcano"
+    other = operated("moved", "yunikorn", "yunikorn.apache.org/task-group-name")
+    assert "--other-schedulers names yunikorn" in created(world, "team-a", other).refusal
 
 
 def test_a_rule_applies_where_what_it_protects_is_there(world: Registered) -> None:

@@ -327,3 +327,87 @@ def test_metered_devices_count_toward_caps_and_get_a_gate_where_there_is_one() -
 
     assert held.audit == {"standing": "IN_BUDGET", "held": "turn"}
     assert "the budget of the namespace allows no pod so much" in refused.refusal
+
+
+# gangs of other systems
+
+VGPUS = {"volcano.sh/vgpu-number": "1"}
+OPERATED = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "name": "train",
+    "uid": "u",
+    "controller": True,
+}
+
+
+def member(limits: Json, scheduler: str, mark: str, **annotations: str) -> Json:
+    """A pod that another system starts with others, as an operator makes it."""
+    raw = of(limits, scheduler)
+    field = "labels" if "kueue" in mark else "annotations"
+    raw["metadata"] |= {"ownerReferences": [OPERATED], field: {mark: "train", **annotations}}
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "mark"),
+    [
+        ("volcano", "scheduling.k8s.io/group-name"),
+        ("kai-scheduler", "pod-group-name"),
+        ("yunikorn", "yunikorn.apache.org/task-group-name"),
+        ("koord-scheduler", "gang.scheduling.koordinator.sh/name"),
+    ],
+)
+def test_a_pod_of_anothers_gang_is_left_to_it_or_refused_and_never_moved(scheduler: str, mark: str) -> None:
+    raw = member(
+        WHOLE, scheduler, mark, **{"bursar.dev/gang-size": "8"}
+    )  # which admission wrote at the owner
+    named = replace(POLICY, other_schedulers=frozenset((scheduler,)))
+
+    kept = patched(raw, list(mutated(raw, policy=named).operations))
+    refusal = mutated(raw).refusal
+
+    assert kept["spec"]["schedulerName"] == scheduler
+    assert "schedulingGates" not in kept["spec"]
+    assert validate(review(kept), named).refusal == ""
+    said = (
+        f"metadata.annotations[{mark}] leaves the start of these pods to {scheduler}, and Bursar would start"
+    )
+    assert refusal == (
+        f'spec.schedulerName: {said} each by itself, got "{scheduler}"; allowed: the pod as it is, where the'
+        f" webhook's flag --other-schedulers names {scheduler}; or the pod without the mark, and"
+        f" bursar.dev/gang-size; for example --other-schedulers={scheduler}"
+    )
+
+
+def test_parts_of_cards_in_anothers_gang_are_refused_with_what_may_stay() -> None:
+    refusal = mutated(member(VGPUS, "volcano", "scheduling.k8s.io/group-name"), policy=OTHERS).refusal
+
+    assert (
+        "allowed: whole cards in nvidia.com/gpu, where the webhook's flag --other-schedulers names volcano"
+        in refusal
+    )
+
+
+@pytest.mark.parametrize("scheduler", ["volcano", "hami-scheduler"])
+def test_a_pod_without_a_mark_or_in_a_queue_of_kueue_is_placed_as_ever(scheduler: str) -> None:
+    limits = VGPUS if scheduler == "volcano" else WHOLE
+    queued = member(limits, scheduler, "kueue.x-k8s.io/queue-name")
+
+    for raw in (of(limits, scheduler), queued):
+        after = patched(raw, list(mutated(raw).operations))
+        assert after["spec"]["schedulerName"] == "bursar-scheduler"
+
+
+def test_a_size_that_a_user_wrote_beside_anothers_mark_is_refused() -> None:
+    alone = member(WHOLE, "volcano", "scheduling.k8s.io/group-name", **{"bursar.dev/gang-size": "8"})
+    del alone["metadata"]["ownerReferences"]
+    named = member(
+        WHOLE,
+        "volcano",
+        "scheduling.k8s.io/group-name",
+        **{"bursar.dev/gang": "g", "bursar.dev/gang-size": "8"},
+    )
+
+    for raw in (alone, named):
+        assert "leaves the start of these pods to another system" in mutated(raw, policy=OTHERS).refusal

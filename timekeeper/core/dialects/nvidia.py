@@ -60,5 +60,5 @@ DIALECT = Dialect(
     by_plugin=(GPU,),
     reads=ANNOTATIONS.names,
     constrain=ANNOTATIONS.constrain,
-    schedulers=("kai-scheduler", "koord-scheduler", "volcano"),
+    schedulers=("kai-scheduler", "koord-scheduler", "volcano", "yunikorn"),
 )

@@ -25,6 +25,7 @@ from timekeeper.core.dialects import (
     replaced_schedulers,
     tencent,
 )
+from timekeeper.core.gangs import foreign_mark
 from timekeeper.core.json_values import Json
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.request.request import containers
@@ -35,6 +36,8 @@ from timekeeper.core.violation import Violation, shown
 _SWITCH = "or an administrator sets placement: on, in the namespace's budget entry or in _settings"
 
 LEGACY_SIDECAR = "gpu-sidecar"
+
+_OF_QUEUES = re.compile(r"\[kueue\.")  # the marks of a system that schedules no pod
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
@@ -223,6 +226,10 @@ def _scheduler(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -
         return
     if request is None and (_names_request_of(scheduler, pod) or _is_of_other_devices(pod)):
         return
+    mark = foreign_mark(pod)
+    if mark and not _OF_QUEUES.search(mark) and scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name):
+        yield _started_by_another(scheduler, mark, request)
+        return
     replaced = replaced_schedulers(request.dialect) if request is not None else ()
     if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name, *replaced):
         yield Violation(
@@ -233,6 +240,21 @@ def _scheduler(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -
             f"{policy.scheduler_name}, or no schedulerName",
             f"schedulerName: {policy.scheduler_name}",
         )
+
+
+def _started_by_another(scheduler: str, mark: str, request: GPURequest | None) -> Violation:
+    """Of a pod of another system's gang, which Bursar would start by itself."""
+    may_stay = request is not None and scheduler in BY_NAME[request.dialect].schedulers
+    where = f"where the webhook's flag --other-schedulers names {scheduler}"
+    return Violation(
+        "own-scheduler",
+        "spec.schedulerName",
+        shown(scheduler),
+        f"{mark} leaves the start of these pods to {scheduler}, and Bursar would start each by itself",
+        f"{'the pod as it is' if may_stay else 'whole cards in nvidia.com/gpu'}, {where}; or the pod without"
+        f" the mark, and {names.GANG_SIZE}",
+        f"--other-schedulers={scheduler}",
+    )
 
 
 def _names_request_of(scheduler: str, pod: Json) -> bool:
