@@ -1,6 +1,5 @@
 """``GET /v1/would``: what would have happened to pods of metered namespaces, had budgets been enforced."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from flask import Flask, Response
@@ -12,6 +11,7 @@ from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, ch
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.report_formats import as_csv, iso
+from timekeeper.core.ledger.metering import calendar_name
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
 from timekeeper.store.engine.engine import Connection
@@ -122,9 +122,8 @@ def _notes(groups: list[WouldGroup]) -> list[str]:
 
 def _shown(group: WouldGroup) -> Any:
     begins_ms = week_start_ms(group.week)
-    year, week, _ = datetime.fromtimestamp(begins_ms // 1000, UTC).isocalendar()
     return {
-        "week": f"{year}-W{week:02}",
+        "week": calendar_name("week", "UTC", begins_ms),
         "from": begins_ms,
         **{name: getattr(group, name) for name in sheets.WOULD.keys[2:]},
     }

@@ -181,11 +181,7 @@ _UTC_TIME = re.compile(
 def moment(time_ms: int | None, zone: tzinfo = UTC, to: Literal["minutes", "seconds"] = "minutes") -> str:
     """A time of a zone with its difference from UTC, by ISO 8601, such as 2026-11-01 00:00+01:00, or with Z;
     "" for None."""
-    return "" if time_ms is None else _written(_at(time_ms, zone), to)
-
-
-def _at(time_ms: int, zone: tzinfo) -> datetime:
-    return datetime.fromtimestamp(time_ms // 1000, zone)
+    return "" if time_ms is None else _written(datetime.fromtimestamp(time_ms // 1000, zone), to)
 
 
 def _written(at: datetime, to: str) -> str:
@@ -204,14 +200,6 @@ def in_zone(text: str, zone: tzinfo) -> str:
         return _written(at, "seconds" if found[2].count(":") > 1 else "minutes")
 
     return _UTC_TIME.sub(local, text)
-
-
-CALENDAR = {"day": "%Y-%m-%d", "month": "%Y-%m"}
-
-
-def calendar_name(at_ms: int, step: str, zone: tzinfo) -> str:
-    """What the calendar of the zone calls the day or month of a moment: 2026-11-01, 2026-10."""
-    return f"{_at(at_ms, zone):{CALENDAR[step]}}"
 
 
 def age(milliseconds: int) -> str:

@@ -15,6 +15,7 @@ from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.budgets.sentences import account_name
+from timekeeper.core.ledger.metering import calendar_name
 from timekeeper.core.names import LEADS
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
@@ -112,6 +113,7 @@ def create_dashboard(
         gpus=texts.gpus,
         moment=lambda time_ms: texts.moment(time_ms, _zone()),
         exact=lambda time_ms: texts.moment(time_ms, _zone(), "seconds"),
+        month=lambda time_ms: calendar_name("month", str(_zone()), time_ms),
         iso=_iso,
         printable=_printable,
         name=_name,

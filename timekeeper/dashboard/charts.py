@@ -46,6 +46,7 @@ class BurnDown:
     rows: tuple[tuple[int, int, int], ...]
     is_limited: bool
     group: str  # whose budget the lines ahead are of, as "group research"; "": its own
+    zone: str  # of the dates
     sentence: str
 
 
@@ -102,6 +103,7 @@ def burn_down(
         rows=rows,
         is_limited=is_limited,
         group=account_name(deciding["subject"]) if deciding["subject"] != budget["namespace"] else "",
+        zone=str(zone),
         sentence=_sentence(budget, paces, rows, now_ms),
     )
 

@@ -1,7 +1,12 @@
 """`GET /v1/forecast`: when a budget is gone at the present pace, and at those of the last days."""
 
+from collections.abc import Iterator
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
 import pytest
 
+from tests.timekeeper.books import Books, Run
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.decisions.forecasts import Addition, Forecast, Pace, forecast
 
@@ -13,7 +18,7 @@ BOTH_DATABASES = "the pace of the days before is SQL"
     [
         (100 * 1000, 10, (), Forecast(Pace(10, 11_000), Pace(10, 11_000), Pace(10, 11_000))),
         (101, 10, (), Forecast(Pace(10, 1_011), Pace(10, 1_011), Pace(10, 1_011))),
-        (1000, 10, (0, 20 * DAY), Forecast(Pace(10, 1_100), Pace(20, 1_050), Pace(0, None))),
+        (1000, 10, (0, 20), Forecast(Pace(10, 1_100), Pace(20, 1_050), Pace(0, None))),
         (None, 10, (), Forecast(Pace(10, None), Pace(10, None), Pace(10, None))),
         (-5, 0, (), Forecast(Pace(0, 1_000), Pace(0, 1_000), Pace(0, 1_000))),
     ],
@@ -135,3 +140,34 @@ def test_the_band_has_the_pace_of_now_and_of_the_days_before_of_namespace_and_gr
     page = town.get("/v1/forecast?limit=1").get_json()
     assert [each["namespace"] for each in page["forecasts"]] == ["team-a"]
     assert set(forecasts(town, f"after={page['next']}")) == {"team-b", "_group.lab"}
+
+
+@pytest.mark.parametrize(
+    ("zone", "now"),
+    [
+        ("Europe/Budapest", "2026-10-28"),  # the 25th had 25 hours
+        ("America/Los_Angeles", "2026-11-04"),  # so had the 1st
+        ("Pacific/Auckland", "2026-09-29"),  # the 27th had 23
+        ("Australia/Lord_Howe", "2026-10-06"),  # the 4th had 23.5
+        ("Pacific/Kiritimati", "2026-11-04"),
+    ],
+)
+def test_a_pace_is_by_the_length_of_its_day(books: Books, zone: str, now: str) -> None:
+    """One card all the time is a pace of one card on each of the last seven days, and no day is left out."""
+    now_ms = int(datetime.fromisoformat(f"{now}T12:00:00").replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+    books.entries(("_settings", f"timeZone: {zone}", 0), ("team-a", "gpuHours: 9000\nperiod: year", 0))
+    books.write(Run("u", started_ms=now_ms - 9 * DAY, heard_ms=now_ms, settled=False))
+    books.clock.at_ms = now_ms
+
+    (found,) = books.get("/v1/forecast?namespace=team-a").get_json()["forecasts"]
+
+    assert {name: found[name]["rateMilli"] for name in ("now", "fastest", "slowest")} == dict.fromkeys(
+        ("now", "fastest", "slowest"), GPU
+    )
+
+
+@pytest.fixture
+def books(database_url: str) -> Iterator[Books]:
+    built = Books(database_url)
+    yield built
+    built.close()

@@ -990,3 +990,30 @@ def test_of_several_runs_of_a_pods_sidecar_the_latest_heartbeat_counts(books: Bo
     assert [each["pending"] for each in usage["rows"]] == [due]
     assert [each["amount"] for each in story["charges"]] == [due]
     assert budget["pending"] == due
+
+
+@pytest.mark.parametrize("budgets", ["UTC", "Europe/Budapest"])
+@pytest.mark.parametrize(
+    "zone",
+    [
+        "Pacific/Auckland",
+        "Europe/Budapest",
+        "America/Los_Angeles",
+        "Australia/Lord_Howe",
+        "Pacific/Kiritimati",
+    ],
+)
+def test_steps_in_a_table_are_called_by_the_zone_that_cut_them(books: Books, zone: str, budgets: str) -> None:
+    """Whatever the budgets' own is: names and lengths are counted here by half hours."""
+    begin, end = at_ms("2026-10-23T00:00:00Z"), at_ms("2026-11-04T00:00:00Z")
+    lengths: dict[str, int] = defaultdict(int)
+    for at in range(begin, end, HOUR // 2):
+        lengths[f"{datetime.fromtimestamp(at // 1000, ZoneInfo(zone)):%Y-%m-%d}"] += 1
+    books.entries(("_settings", f"timeZone: {budgets}", 0))
+    books.write(Run("all", started_ms=begin, posted=days(begin, end)))
+
+    query = f"by=day&timeZone={zone}&from={begin}&to={end}"
+    table = books.get(f"/v1/usage?{query}", Accept=TABLE).get_json()
+
+    found = [[row["cells"][0], row["cells"][-1]] for row in table["rows"]]
+    assert found == [[day, f"{halves / 2:.2f}"] for day, halves in sorted(lengths.items())]

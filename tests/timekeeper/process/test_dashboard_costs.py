@@ -4,8 +4,10 @@ of."""
 import csv
 import io
 import re
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from werkzeug.test import Client
@@ -236,3 +238,56 @@ def test_the_reason_of_a_correction_stands_after_the_figures_and_wraps(
         assert "-1.00" in row
         page = visitor.get(f"/costs{query}", base_url=URL).text
         assert f'<td class="sentence">{reason.strip()}' in page
+
+
+ZONES = (
+    "Pacific/Auckland",
+    "Europe/Budapest",
+    "America/Los_Angeles",
+    "Australia/Lord_Howe",
+    "Pacific/Kiritimati",
+)
+
+
+@pytest.mark.parametrize("month", ["2026-09", "2026-10", "2026-11"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_each_day_of_the_budgets_zone_has_its_own_name_and_length(
+    tmp_path: Path, zone: str, month: str
+) -> None:
+    """A card that is held all the time costs each day as many hours as it has there, counted by the half."""
+    begin, end = T0 - 90 * DAY, T0 + 20 * DAY
+    lengths: Counter[str] = Counter()
+    for at in range(begin, end, HOUR // 2):
+        lengths[f"{datetime.fromtimestamp(at // 1000, ZoneInfo(zone)):%Y-%m-%d}"] += 1
+    made = Dashboards(tmp_path)
+    made.books.entries(("_settings", f"timeZone: {zone}", 0))
+    made.books.write(Run("all", "team-a", started_ms=begin, posted=days(begin, end)))
+    made.books.clock.at_ms = end
+    client = made.client()
+    log_in(client)
+    try:
+        _, *rows = table(client, f"?group=day&month={month}")
+    finally:
+        made.close()
+
+    assert rows == [[day, f"{halves / 2:.2f}"] for day, halves in sorted(lengths.items()) if day[:7] == month]
+
+
+def test_the_months_to_choose_from_begin_with_the_one_that_runs_in_the_zone(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    dashboards.books.entries(("_settings", "timeZone: America/Los_Angeles", 0))
+    dashboards.books.clock.at_ms = int(datetime.fromisoformat("2026-12-01T03:00:00+00:00").timestamp() * 1000)
+
+    page = visitor.get("/costs", base_url=URL).text
+
+    assert re.findall(r"<option[^>]*>(2026-1[0-2])</option>", page) == ["2026-11", "2026-10"]
+    assert "at the pace of the last" in page  # the week before stands beside the month that runs alone
+
+
+def test_the_burn_down_says_whose_dates_it_has(dashboards: Dashboards, visitor: Client) -> None:
+    dashboards.books.entries(("_settings", "timeZone: Pacific/Auckland", 0))
+
+    page = visitor.get("/namespaces/team-a", base_url=URL).text
+
+    assert "<li>dates are those of Pacific/Auckland</li>" in page

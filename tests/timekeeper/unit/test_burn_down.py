@@ -1,5 +1,7 @@
 """The burn-down: the line ends at what is left, and each pace meets zero when the forecast says so."""
 
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from tests.worlds import Json
@@ -169,3 +171,16 @@ def test_budgets_of_other_periods_are_not_added_up() -> None:
     assert [(sums.end_ms, sums.used, sums.granted, sums.count) for sums in found] == [
         *((7, 6, 40, 2), (9, 3, 20, 1), (7, 3, 5, 1)),
     ]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "Pacific/Kiritimati"])
+def test_the_legend_names_the_zone_of_the_dates_of_the_axis(zone: str) -> None:
+    begin = 1_791_000_000_000  # 2026-10-03T04:00:00Z
+    own = {**budget(100 * HOUR, 0), "period": {"from": begin, "to": begin + 8 * DAY}}
+
+    found = picture_of(begin + DAY, own, None, [], ZoneInfo(zone))
+
+    assert found is not None
+    assert found.zone == zone
+    days = {"UTC": ("03", "05"), "Pacific/Auckland": ("03", "05"), "Pacific/Kiritimati": ("03", "05")}[zone]
+    assert tuple(tick.text for tick in found.across[:2]) == tuple(f"2026-10-{day}" for day in days)

@@ -226,8 +226,9 @@ def test_rows_of_the_calendar_have_its_names_and_in_csv_their_bounds(step: str, 
     """The last one runs, so its end is not the calendar's."""
     bounds = [MIDNIGHT - 9 * 3_600_000, MIDNIGHT + 15 * 3_600_000, MIDNIGHT + 16 * 3_600_000]
     rows = [{**charge()["rows"][0], "from": at, "to": to} for at, to in itertools.pairwise(bounds)]
-    zones = (ZoneInfo("Asia/Tokyo"), None)
-    table, exact = (usage.USAGE.table({"rows": rows}, MIDNIGHT, zone, step) for zone in zones)
+    forms = (False, True)
+    tokyo = ZoneInfo("Asia/Tokyo")
+    table, exact = (usage.USAGE.table({"rows": rows}, MIDNIGHT, tokyo, step, form) for form in forms)
 
     assert [column["name"] for column in table["columnDefinitions"]][:2] == [step.capitalize(), "Namespace"]
     assert [row["cells"][0] for row in table["rows"]] == names
@@ -264,6 +265,23 @@ def test_a_correction_is_of_the_month_of_the_zone() -> None:
     )
 
     assert table["rows"][0]["cells"][4] == "2026-11"
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize(
+    ("zone", "last"),  # the last millisecond of October there, by hand
+    [("America/Los_Angeles", 1_793_516_399_999), ("Pacific/Kiritimati", 1_793_440_799_999)],
+)
+def test_a_correction_in_a_file_is_of_the_month_that_the_zone_cut(
+    is_exact: bool, zone: str, last: int
+) -> None:
+    raw = {"created": MIDNIGHT, "namespace": "a", "pod": "", "gpuHours": "-1", "actor": "x", "reason": "y"}
+    answer = {"corrections": [{**raw, "at": at} for at in (last, last + 1)]}
+
+    table = usage.CORRECTIONS.table(answer, MIDNIGHT, ZoneInfo(zone), is_exact=is_exact)
+
+    assert [row["cells"][4] for row in table["rows"]] == ["2026-10", "2026-11"]
+    assert (table["rows"][0]["cells"][0] == "2026-11-21 00:00Z") is is_exact
 
 
 def session(**changed: Any) -> Json:

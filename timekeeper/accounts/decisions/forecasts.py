@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 DAYS = 7  # whole days that the band rests on
-DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +59,9 @@ def forecast(
     additions: Sequence[Addition] = (),
     ends_ms: int = FOREVER_MS,
 ) -> Forecast:
-    """``remaining``: of the account, None: unlimited. ``days``: what each of the last days was charged, all
-    amounts in milli-GPU x milliseconds. ``additions`` come on top of each pace; ``ends_ms``: of the account's
-    period."""
-    paces = [rate_milli, *(amount // DAY_MS for amount in days)]
+    """``remaining``: of the account in milli-GPU x milliseconds, None: unlimited. ``days``: the pace of each
+    of the last days. ``additions`` come on top of each pace; ``ends_ms``: of the account's period."""
+    paces = [rate_milli, *days]
     now, fastest, slowest = (
         _pace(remaining, milli, now_ms, additions, ends_ms) for milli in (rate_milli, max(paces), min(paces))
     )

@@ -13,7 +13,7 @@ from msgspec import Meta
 from timekeeper.accounts.usage import GROUPS, LABEL, ORDERS, TIME_STEPS
 from timekeeper.api.http.routes import Parameter, check
 from timekeeper.core import object_names
-from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.ledger.metering import FOREVER_MS, day_begins_ms
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.wire.forms import like, sentence
 
@@ -66,12 +66,11 @@ def _day_or_time(name: str, text: str) -> int | date:
 
 
 def start_ms(at: int | date | None, zone: str) -> int | None:
-    """The moment of such a parameter in milliseconds since 1970: a day begins at midnight in the zone; the
+    """The moment of such a parameter in milliseconds since 1970: a day begins as `period_at` says; the
     first one of 1970 does not begin before it."""
     if not isinstance(at, date):
         return at
-    midnight = datetime(at.year, at.month, at.day, tzinfo=zoneinfo.ZoneInfo(zone))
-    return max(0, int(midnight.timestamp()) * 1000)
+    return max(0, day_begins_ms(at, zone))
 
 
 def _read_month(name: str, text: str) -> date:

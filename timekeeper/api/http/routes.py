@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import orjson
 from flask import Flask, Response, request
@@ -132,8 +133,10 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
             if sheet is None:
                 return made
             answer = orjson.loads(made.get_data())
-            zone = None if (options or {}).get("timezone") == "UTC" else services.ledger.zone()
-            table = sheet.table(answer, services.clock(), zone, given.get("by", ""))
+            # the zone that cut the steps
+            zone = ZoneInfo(given["timeZone"]) if "timeZone" in given else services.ledger.zone()
+            is_exact = (options or {}).get("timezone") == "UTC"
+            table = sheet.table(answer, services.clock(), zone, given.get("by", ""), is_exact)
             return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
 
         if route.method != "GET" or not route.shared_by:

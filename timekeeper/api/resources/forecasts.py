@@ -9,7 +9,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
-from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Forecast, Pace, forecast, within
+from timekeeper.accounts.decisions.forecasts import DAYS, Addition, Forecast, Pace, forecast, within
 from timekeeper.accounts.usage import ReportQuery
 from timekeeper.api.http.answers import Paged, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, cursor, shaped
@@ -113,8 +113,9 @@ class Paces:
         for name, rate in list(self._rates.items()):
             if theirs := history.group(name, self._now_ms):
                 self._rates[GROUP + theirs] += rate
-        today_ms = period_at("day", zone, self._now_ms).start_ms
-        first_ms = period_at("day", zone, today_ms - DAYS * DAY_MS + DAY_MS // 2).start_ms
+        today_ms = first_ms = period_at("day", zone, self._now_ms).start_ms
+        for _ in range(DAYS):
+            first_ms = period_at("day", zone, first_ms - 1).start_ms
         asked = ReportQuery(
             span=Interval(first_ms, today_ms),
             columns=("namespace",),
@@ -159,10 +160,10 @@ class Paces:
 
 
 def _days(services: Services, asked: ReportQuery, prefix: str) -> dict[str, Mapping[int, int]]:
-    """Key -> beginning of the day -> charge, posted and pending."""
+    """Key -> beginning of the day -> its pace, by what is posted and pending and the day's length."""
     found: dict[str, dict[int, int]] = defaultdict(dict)
     for line in services.ledger.lines(asked, None):
-        found[prefix + line.key[0]][line.span.start_ms] = int(line.sums.posted + line.sums.pending)
+        found[prefix + line.key[0]][line.span.start_ms] = line.sums.amount // line.span.length_ms
     return dict(found)
 
 

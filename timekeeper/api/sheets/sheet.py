@@ -6,6 +6,7 @@ from datetime import UTC, tzinfo
 from typing import Any, Literal, NotRequired, TypedDict
 
 from timekeeper.core import texts
+from timekeeper.core.ledger.metering import CALENDAR, calendar_name
 
 Json = Mapping[str, Any]
 Value = str | Callable[[Any], Any]
@@ -76,7 +77,7 @@ USED = CellKind("gpu-hours", lambda amount, _: texts.cell(amount, is_used=True),
 GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
 TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
 EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds"))
-MONTH_OF = CellKind("month", lambda at_ms, _: texts.moment(at_ms))
+MONTH_OF = CellKind("month")
 _WITH_TIMES = frozenset(("date-time", "sentence", ""))
 AGE = CellKind(
     "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
@@ -148,15 +149,18 @@ class Sheet:
         """The columns of CSV, which has exact values."""
         return tuple(each.key for each in self.columns)
 
-    def table(self, answer: Json, now_ms: int, zone: tzinfo | None = None, step: str = "") -> TableAnswer:
+    def table(
+        self, answer: Json, now_ms: int, zone: tzinfo = UTC, step: str = "", is_exact: bool = False
+    ) -> TableAnswer:
         """The answer as a Table, with times of this zone, and days and months by their names where it is by
-        such a ``step``; None: in UTC, each time by itself. ``key``, ``empty``, ``notes`` and
-        ``warnings`` are ours: clients of Kubernetes pass over them."""
+        such a ``step`` of the zone; ``is_exact``: times in UTC, each by itself. ``key``, ``empty``, ``notes``
+        and ``warnings`` are ours: clients of Kubernetes pass over them."""
         columns = self.columns if self.chosen is None else tuple(self.chosen(answer))
         rows = list(self.rows(answer))
-        if zone is not None and step in texts.CALENDAR:
+        if step in CALENDAR and not is_exact:
             columns, rows = _by_calendar(columns, rows, step, zone)
-        lines = ([_cell(column, row, now_ms, zone or UTC) for column in columns] for row in rows)
+        shown = UTC if is_exact else zone
+        lines = ([_cell(column, row, now_ms, shown, zone) for column in columns] for row in rows)
         made: TableAnswer = {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
@@ -164,22 +168,22 @@ class Sheet:
             "columnDefinitions": list(map(_definition, columns)),
             "rows": [{"cells": line} for line in lines],
             "empty": self.empty,
-            "notes": [texts.in_zone(said, zone or UTC) for said in self.notes(answer, now_ms)],
-            "warnings": [texts.in_zone(said, zone or UTC) for said in self.warnings(answer, now_ms)],
+            "notes": [texts.in_zone(said, shown) for said in self.notes(answer, now_ms)],
+            "warnings": [texts.in_zone(said, shown) for said in self.warnings(answer, now_ms)],
         }
         if self.has_answer:
             made["answer"] = dict(answer)
         return made
 
 
-def _cell(column: Column, row: Json, now_ms: int, zone: tzinfo) -> str | int | None:
-    """With its times in this zone."""
-    cell = column.cell(row, now_ms)
-    if not isinstance(cell, str):
-        return cell
+def _cell(column: Column, row: Json, now_ms: int, shown: tzinfo, zone: tzinfo) -> str | int | None:
+    """With its times as they are ``shown``; a month has the name of the zone."""
     if column.kind is MONTH_OF:
-        return texts.in_zone(cell, zone)[:7]
-    return texts.in_zone(cell, zone) if column.kind.format in _WITH_TIMES else cell
+        return calendar_name("month", str(zone), column.of(row))
+    cell = column.cell(row, now_ms)
+    if not isinstance(cell, str) or column.kind.format not in _WITH_TIMES:
+        return cell
+    return texts.in_zone(cell, shown)
 
 
 def _by_calendar(
@@ -191,7 +195,7 @@ def _by_calendar(
         for column in columns
         if column.key != "to"
     )
-    return tuple(shown), [{**row, "from": texts.calendar_name(row["from"], step, zone)} for row in rows]
+    return tuple(shown), [{**row, "from": calendar_name(step, str(zone), row["from"])} for row in rows]
 
 
 def _definition(column: Column) -> TableColumn:

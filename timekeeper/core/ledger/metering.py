@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.texts import moment
 from timekeeper.core.wire import StandingWord
 
 FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
@@ -58,6 +59,20 @@ def period_at(kind: str, zone: str, at_ms: int) -> Interval:
     tz = zoneinfo.ZoneInfo(zone)
     span = _hour(tz, at_ms) if kind == "hour" else _days(kind, tz, at_ms)
     return span.within(Interval(span.start_ms, _CALENDAR_ENDS_MS))
+
+
+# the steps that have a name, an hour apart from them
+CALENDAR = {"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}
+
+
+def calendar_name(step: str, zone: str, at_ms: int) -> str:
+    """What the zone's calendar calls the step that contains the moment, as `period_at` cuts it: 2026-11-01,
+    2026-W44, 2026-11; an hour is called by when it begins, with the difference from UTC, for two may have one
+    clock."""
+    begins_ms, tz = period_at(step, zone, at_ms).start_ms, zoneinfo.ZoneInfo(zone)
+    if step == "hour":
+        return moment(begins_ms, tz)
+    return f"{(_EPOCH + begins_ms * _MS).astimezone(tz):{CALENDAR[step]}}"
 
 
 def _hour(tz: zoneinfo.ZoneInfo, at_ms: int) -> Interval:

@@ -16,11 +16,8 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
-from timekeeper.core.ledger.metering import Interval
-
-_FORTNIGHT_S = 14 * 86_400
+from timekeeper.core.ledger.metering import Interval, calendar_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,8 @@ class ClosedMonth:
 
 
 def month_name(span: Interval) -> str:
-    """Of a month in any time zone, as 2026-10."""
-    return f"{datetime.fromtimestamp(span.start_ms // 1000 + _FORTNIGHT_S, UTC):%Y-%m}"
+    """Of a month, as 2026-10: that of its middle, which is in it whatever time zones cut its ends."""
+    return calendar_name("month", "UTC", (span.start_ms + span.end_ms) // 2)
 
 
 def digest(lines: Iterable[str]) -> str:

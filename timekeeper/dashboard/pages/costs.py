@@ -2,14 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from timekeeper.core.texts import age, cell, moment, money
+from timekeeper.core.ledger.metering import Interval, calendar_name
+from timekeeper.core.ledger.months import month_name
+from timekeeper.core.texts import age, cell, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
-GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day", *CLAIMED_BY)
+GROUPS = (
+    "namespace",
+    "group",
+    "namespace,owner",
+    "namespace,workload",
+    "pod",
+    "model",
+    "node",
+    "day",
+    *CLAIMED_BY,
+)
 FORMS = {"csv": "csv", "focus": "focus-csv"}
 MOST = 10_000  # rows of a report that are read
 _ROWS = 100  # in one page of the table
@@ -92,25 +104,18 @@ class MonthReport:
 
 @dataclass(frozen=True, slots=True)
 class MonthReports:
-    """Reports of several times, by their bounds in milliseconds since 1970."""
+    """Reports of several times, by their bounds in milliseconds since 1970, and those of months by name."""
 
     found: Mapping[tuple[int, int], MonthReport]
-    is_several: bool  # whether more than one was asked for
+    months: Mapping[str, MonthReport]
 
     def of(self, bounds: tuple[int, int]) -> MonthReport:
         """The report of exactly this time."""
         return self.found.get(bounds) or MonthReport({})
 
     def of_month(self, month: str) -> MonthReport:
-        """The report of this month in any time zone: the only one, or it contains the noon of the month's
-        second day and is longer than a week."""
-        if len(self.found) == 1 and not self.is_several:
-            return next(iter(self.found.values()))
-        noon_ms = int(datetime.fromisoformat(f"{month}-02T12:00:00+00:00").timestamp() * 1000) if month else 0
-        for (start_ms, end_ms), each in self.found.items():
-            if start_ms <= noon_ms < end_ms and end_ms - start_ms > _WEEK_MS:
-                return each
-        return MonthReport({})
+        """The report of this month."""
+        return self.months.get(month) or MonthReport({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ def costs(visit: Visit) -> PageContent:
         "groups": GROUPS,
         "month": month,
         "before": month_before(month),
-        "months": sorted({month, *_months(visit.now_ms)}, reverse=True),
+        "months": sorted({month, *_months(visit)}, reverse=True),
         "files": {form: _file(visit, form, month) for form in FORMS},
     }
     return PageContent("costs.html", values)
@@ -209,12 +214,7 @@ def download(visit: Visit, form: str) -> Download:
 
 def running_month(visit: Visit) -> str:
     """The month that runs in the budgets' time zone, as 2026-11."""
-    return moment(visit.now_ms, visit.zone)[:7]
-
-
-def month_at(at_ms: int) -> str:
-    """The month of a moment in UTC, as 2026-11."""
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
+    return calendar_name("month", str(visit.zone), visit.now_ms)
 
 
 def month_before(month: str) -> str:
@@ -226,9 +226,9 @@ def month_before(month: str) -> str:
         return ""
 
 
-def _months(now_ms: int) -> list[str]:
-    """The newest months; the clocks of the budgets' time zone may be in the next one already."""
-    found = [month_at(now_ms + _DAY_MS // 2)]
+def _months(visit: Visit) -> list[str]:
+    """The newest months."""
+    found = [running_month(visit)]
     while len(found) < _MONTHS:
         found.append(month_before(found[-1]))
     return found
@@ -243,7 +243,8 @@ def _query(visit: Visit, group: str) -> dict[str, str | None]:
     """The columns of a report, the largest charges first; of days the earliest."""
     if group != "day":
         return {"group": group, "sort": "-gpuHours"}
-    return {"group": "group" if visit.namespace.startswith("_") else "namespace", "by": "day"}
+    by = {"by": "day", "timeZone": str(visit.zone)}
+    return {"group": "group" if visit.namespace.startswith("_") else "namespace", **by}
 
 
 def _reports(visit: Visit, group: str, month: str) -> MonthReports:
@@ -257,16 +258,16 @@ def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     if group == "day":  # a time for each row
         by_time = {(rows[0]["from"], rows[-1]["to"]): [*rows]} if rows else {}
     found = {(_ms(start), _ms(end)): (start, end) for start, end in by_time}
-    reports = {at: _report(group, *at, by_time[texts]) for at, texts in found.items()}
-    return MonthReports(reports, asked["beside"] is not None)
+    reports = {at: _report(visit, group, *at, by_time[texts]) for at, texts in found.items()}
+    named = {month_name(Interval(*at)): each for at, each in reports.items() if at != _week(visit)}
+    return MonthReports(reports, named)
 
 
 def _beside(visit: Visit, group: str, month: str) -> str | None:
-    """The times to compare a month with. Whether it runs depends on the budgets' time zone."""
+    """The times to compare a month with."""
     if group in _ALONE or not month_before(month):
         return None
-    is_near = month in (month_at(visit.now_ms - _DAY_MS), month_at(visit.now_ms + _DAY_MS))
-    week = ["/".join(map(str, _week(visit)))] if is_near else []
+    week = ["/".join(map(str, _week(visit)))] if month == running_month(visit) else []
     return ",".join([month_before(month), *week])
 
 
@@ -274,12 +275,12 @@ def _week(visit: Visit) -> tuple[int, int]:
     return visit.now_ms - _WEEK_MS, visit.now_ms
 
 
-def _report(group: str, from_ms: int, to_ms: int, rows: list[Mapping[str, str]]) -> MonthReport:
+def _report(visit: Visit, group: str, from_ms: int, to_ms: int, rows: list[Mapping[str, str]]) -> MonthReport:
     bills: dict[tuple[str, ...], Bill] = {}
     for raw in rows:
         cells = {name: value for name, value in raw.items() if name not in _NO_CELLS}
         if group == "day":
-            cells = {"day": f"{_time(raw['from']) + timedelta(hours=12):%Y-%m-%d}"}
+            cells = {"day": calendar_name("day", str(visit.zone), _ms(raw["from"]))}
         bills.setdefault(tuple(cells.values()), Bill(cells)).read(raw)
     if group != "day":
         bills = dict(sorted(bills.items(), key=lambda each: each[1].rank, reverse=True))
@@ -291,12 +292,8 @@ def _file(visit: Visit, form: str, month: str) -> str:
     return link(f"/costs/{form}", month=month, **asked)
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
 def _ms(text: str) -> int:
-    return int(_time(text).timestamp() * 1000)
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def months(visit: Visit) -> PageContent:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from timekeeper.accounts.decisions.forecasts import DAY_MS
+from timekeeper.accounts.budget_history import DAY_MS
 from timekeeper.accounts.usage import cost, gpu_hours
 from timekeeper.api.resources.simulated.pods import ReviewedPod
 from timekeeper.core.json_values import sequence
