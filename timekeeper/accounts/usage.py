@@ -17,6 +17,7 @@ GROUPS = {
     "group": ("group",),
     "pod": ("namespace", "pod", "uid", "owner", "node", "models"),
     "owner": ("namespace", "owner"),
+    "workload": ("namespace", "workload"),
     "node": ("node",),
     "model": ("models",),
     "claim": ("namespace", "claim"),

@@ -188,9 +188,9 @@ def _pieces(rows: Iterable[Cells]) -> Iterator[list[Cells]]:
         yield piece
 
 
-_OF_POD = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "node", "models", "labels")
+_OF_POD = ("namespace", "group", "price", "currency", "uid", "pod", "owner", "workload", "node", "models")
 _OF_CLAIM = ("claim", "classes", "drivers", "devices")
-COLUMNS = (*_OF_POD, *_OF_CLAIM)
+COLUMNS = (*_OF_POD, "labels", *_OF_CLAIM)
 PLACE = 5  # enough to identify a row within its time: the rest follows from the UID
 
 

@@ -54,7 +54,7 @@ def by_columns(default: str) -> Callable[[Callable[..., None]], Callable[..., No
         show_default=True,
         metavar="COLUMNS",
         shell_complete=words.columns,
-        help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
+        help="namespace, group, pod, owner, workload, node, model, label:NAME; several with commas",
     )
 
 

@@ -96,7 +96,7 @@ def used(
     use: bool,
     form: str,
 ) -> None:
-    """What was charged in a time, by namespace, owner, pod, node, model or label."""
+    """What was charged in a time, by namespace, owner, workload, pod, node, model or label."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         sheet = client.sheet(

@@ -20,7 +20,7 @@ _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")
 
 _OF_CLAIMS = ("claim", "class", "driver", "device")
-COLUMNS = ("namespace", "group", "pod", "owner", "node", "model", *_OF_CLAIMS, "label:")
+COLUMNS = ("namespace", "group", "pod", "owner", "workload", "node", "model", *_OF_CLAIMS, "label:")
 
 Offer = Callable[[Context, Parameter, str], list[CompletionItem]]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, Table, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Select, bindparam, delete, func, select, tuple_, update
 
 from timekeeper.core.decisions import (
     GANG,
@@ -22,6 +22,7 @@ from timekeeper.core.decisions import (
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection, Written, write_all
 from timekeeper.store.engine.schema import DECISIONS, NOTIFIED, SESSIONS
+from timekeeper.store.engine.workloads import SETS, cron_job, workload
 
 SOURCE = "timekeeper"  # of its own decisions
 
@@ -174,7 +175,6 @@ def _encoded(figures: Mapping[str, int | str]) -> str:
 
 
 _READ_AT_ONCE = 100  # namespaces
-_MINUTE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # since 1970
 _MAX_JOBS = 100
 _CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 
@@ -230,30 +230,31 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
     return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
 
 
-def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str, ...]:
+def jobs_of(connection: Connection, namespace: str, name: str) -> tuple[str, ...]:
     """The newest Jobs of a CronJob whose pods have decisions or sessions, as ``Job/name``.
 
-    Kubernetes names them after the CronJob and the minute of their schedule: ``NAME-29400000``. A Job that a
-    user made from the CronJob has any name and is not among them.
+    Those that it made on its schedule: a Job that a user made from it has any name. They are read in the
+    order of the index from its end, so older ones cost nothing: in every order of text equal beginnings are
+    followed by digits in their order.
     """
-    prefix = f"Job/{cron_job}-"
-    minutes: set[int] = set()
+    prefix, found = f"Job/{name}-", set[str]()
     for table in (DECISIONS, SESSIONS):
-        minutes |= _newest_minutes(connection, table, namespace, prefix)
-    return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MAX_JOBS:])
-
-
-# kind of an owner whose pods other controllers make -> its kind of gang, and the label with its name
-SETS = {
-    "JobSet": ("jobset", "jobset.sigs.k8s.io/jobset-name"),
-    "LeaderWorkerSet": ("leaderworkerset", "leaderworkerset.sigs.k8s.io/name"),
-}
+        owner = table.c.owner
+        within = (table.c.namespace == namespace, owner >= f"{prefix}0", owner < prefix + "9" * 19)
+        newest = select(owner).distinct().order_by(owner.desc()).limit(_MAX_JOBS)
+        found.update(connection.scalars(newest.where(*within, cron_job(owner) == f"CronJob/{name}")))
+    return tuple(sorted(found)[-_MAX_JOBS:])
 
 
 def controllers_of(connection: Connection, namespace: str, kind: str, name: str) -> tuple[str, ...]:
-    """The controllers of the pods of a JobSet or LeaderWorkerSet, as ``Job/name``: by what its gangs waited
-    for, and by the labels of its sessions."""
-    gang, label, its = *SETS[kind], DECISIONS.c
+    """The controllers of the pods of a workload of `BY_LABEL`, as ``Job/name``: by what its gangs waited for,
+    and by its sessions."""
+    its, own = DECISIONS.c, workload(connection.dialect.name, SESSIONS.c)
+    ran = select(SESSIONS.c.owner).distinct().where(SESSIONS.c.namespace == namespace)
+    found = {*connection.scalars(ran.where(own == f"{kind}/{name}").limit(_MOST_ROWS))}
+    if kind not in SETS:
+        return tuple(sorted(found))
+    gang = kind.lower()
     key = f'"{GANG_KEY}":"{gang}/{name}'
     mine = re.compile(rf"{gang}/{re.escape(name)}{'' if gang == 'jobset' else '-[0-9]+'}(/|$)")
     waited = select(its.owner, its.figures).where(its.namespace == namespace, its.kind == GANG)
@@ -261,33 +262,8 @@ def controllers_of(connection: Connection, namespace: str, kind: str, name: str)
         waited.where(its.figures.contains(key, autoescape=True)).order_by(its.id.desc()).limit(_MOST_ROWS)
     )
     rows = connection.execute(waited).all()
-    found = {owner for owner, figures in rows if mine.match(json.loads(figures)[GANG_KEY])}
-    labels = f'"{label}":"{name}"'
-    ran = select(SESSIONS.c.owner).distinct().where(SESSIONS.c.namespace == namespace)
-    ran = ran.where(SESSIONS.c.labels.contains(labels, autoescape=True)).limit(_MOST_ROWS)
-    return tuple(sorted({*found, *connection.execute(ran).scalars()} - {""}))
-
-
-def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix: str) -> set[int]:
-    """The newest minutes with which owners of this table go on after the prefix: a hundred where there are
-    as many.
-
-    They are read in the order of the index from its end, so older ones cost nothing. In every order of text
-    equal beginnings are followed by digits in their order; what else lies between them is passed over.
-    """
-    its = table.c
-    found: set[int] = set()
-    below = prefix + "9" * 19  # more digits than a minute has
-    while len(found) < _MAX_JOBS:
-        owners = select(its.owner).distinct().order_by(its.owner.desc()).limit(_MAX_JOBS)
-        owners = owners.where(its.namespace == namespace, its.owner >= f"{prefix}0", its.owner < below)
-        page = connection.execute(owners).scalars().all()
-        ends = (owner.removeprefix(prefix) for owner in page)
-        found.update(int(end) for end in ends if _MINUTE.fullmatch(end))
-        if len(page) < _MAX_JOBS:
-            break
-        below = page[-1]
-    return found
+    found |= {owner for owner, figures in rows if mine.match(json.loads(figures)[GANG_KEY])}
+    return tuple(sorted(found - {""}))
 
 
 def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:

@@ -20,6 +20,7 @@ from timekeeper.store.engine.schema import (
     POSTINGS,
     SESSIONS,
 )
+from timekeeper.store.engine.workloads import workload
 from timekeeper.store.reports.columns import claimed, ordered
 from timekeeper.store.sessions import due, greatest, least
 
@@ -225,8 +226,8 @@ def corrected(connection: Connection, made: ChargeCorrection) -> Mapping[str, st
         columns = (uid.label("uid"), its.name.label("pod"), its.owner, its.node, its.models, its.labels)
         of_claim = (claimed(dialect, its, name).label(name) for name in CLAIMED)
         named = (its.namespace == made.namespace, its.name == made.pod, began_ms <= made.at_ms)
-        found = select(*columns, *of_claim).where(*named).order_by(began_ms.desc()).limit(1)
-        row = connection.execute(found).mappings().first()
+        found = select(*columns, workload(dialect, its).label("workload"), *of_claim).where(*named)
+        row = connection.execute(found.order_by(began_ms.desc()).limit(1)).mappings().first()
         if row is not None:
             return {name: str(value) for name, value in row.items()}
     return {}

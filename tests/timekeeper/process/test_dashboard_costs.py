@@ -285,6 +285,21 @@ def test_the_months_to_choose_from_begin_with_the_one_that_runs_in_the_zone(
     assert "at the pace of the last" in page  # the week before stands beside the month that runs alone
 
 
+def test_the_nightly_job_is_one_row(dashboards: Dashboards, visitor: Client) -> None:
+    jobs = [f"Job/nightly-{29_600_000 + 1_440 * night}" for night in range(5)]
+    dashboards.books.write(
+        *(run(f"n{at}", "team-b", NOVEMBER + at * DAY, 1, owner=job) for at, job in enumerate(jobs))
+    )
+    _, *rows = table(visitor, "?group=namespace,workload&month=2026-11")
+    page = visitor.get("/namespaces/team-b", base_url=URL).text.replace("<wbr>", "")
+    waste = visitor.get("/waste?group=namespace,workload&span=month", base_url=URL).text.replace("<wbr>", "")
+
+    assert [row[:3] for row in rows if "nightly" in row[1]] == [["team-b", "CronJob/nightly", "5.00"]]
+    link = '<a href="/pods/team-b/CronJob/nightly">CronJob/nightly</a>'
+    assert (page.count(link), page.count("Job/nightly-")) == (1, 0)
+    assert (waste.count(link), waste.count("Job/nightly-")) == (1, 0)
+
+
 def test_the_burn_down_says_whose_dates_it_has(dashboards: Dashboards, visitor: Client) -> None:
     dashboards.books.entries(("_settings", "timeZone: Pacific/Auckland", 0))
 

@@ -52,8 +52,9 @@ from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
-from timekeeper.store.decisions import SETS, DecisionFilter, DecisionRow, controllers_of, jobs_of, page
+from timekeeper.store.decisions import DecisionFilter, DecisionRow, controllers_of, jobs_of, page
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.workloads import BY_LABEL
 from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
 
@@ -70,7 +71,7 @@ _KINDS = {
     **dict.fromkeys(("job", "jobs"), "Job"),
     **dict.fromkeys(("cronjob", "cronjobs", "cj"), _CRON_JOB),
     **{word: kind for row in OWNERS for kind in row.kinds for word in (kind.lower(), f"{kind.lower()}s")},
-    "lws": "LeaderWorkerSet",
+    **{"lws": "LeaderWorkerSet", "rollout": "Rollout", "rollouts": "Rollout"},
 }
 _PODS = ("pod", "pods", "po")
 _CLAIMS = ("claim", "claims", "resourceclaim", "resourceclaims")
@@ -155,7 +156,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         if kind == _CRON_JOB:
             jobs = jobs_of(connection, which.namespace, name)
             which = replace(which, owners=(*which.owners, *jobs))
-        if kind in SETS:
+        if kind in BY_LABEL:
             makers = controllers_of(connection, which.namespace, kind, name)
             which = replace(which, owners=(*which.owners, *makers))
         now_ms, history = ledger.moment(connection)

@@ -55,6 +55,7 @@ class UsageRow(_Times, AmountAnswer):
     pod: NotRequired[str]
     uid: NotRequired[str]
     owner: NotRequired[str]
+    workload: NotRequired[str]
     node: NotRequired[str]
     models: NotRequired[str]
     claim: NotRequired[str]

@@ -54,6 +54,7 @@ _GROUPS = (
     _group("pod", "Pod", POD, "that held cards, or the name of a claim"),
     _group("uid", "UID", TEXT, "of the pod, or of the claim's allocation"),
     _group("owner", "Owner", OWNER, "the pods' controller"),
+    _group("workload", "Workload", OWNER, "the topmost by names and labels: of a Job its CronJob"),
     _group("node", "Node", NODE, "where the cards are"),
     _group("models", "Models", TEXT, "of the cards"),
     _group("claim", "Claim", TEXT, "the device claim"),

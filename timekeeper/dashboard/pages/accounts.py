@@ -84,7 +84,7 @@ def _steps(rows: list[Json], begin_ms: int) -> Iterator[tuple[int, int]]:
         yield at_ms, each["amount"]
 
 
-_SESSIONS, _DECISIONS, _OWNERS = 100, 12, 12
+_SESSIONS, _DECISIONS, _WORKLOADS = 100, 12, 12
 
 
 def namespace(visit: Visit, namespace: str) -> PageContent:
@@ -97,16 +97,16 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
         "ended": part(lambda: ask("/v1/sessions", namespace=namespace, state="ended", limit=_SESSIONS)),
         "decisions": part(lambda: ask("/v1/decisions", namespace=namespace, limit=_DECISIONS)),
         "grants": part(lambda: ask("/v1/grants", subject=namespace, limit=1_000)),
-        "owners": part(
+        "workloads": part(
             lambda: ask(
                 "/v1/usage",
                 namespace=namespace,
-                group="owner",
+                group="workload",
                 use="true",
                 sort="-gpuHours",
                 from_=begin_ms,
                 to=max(visit.now_ms, begin_ms + 1),
-                limit=_OWNERS,
+                limit=_WORKLOADS,
             )
         ),
     }

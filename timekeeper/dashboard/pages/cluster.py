@@ -88,7 +88,7 @@ def _pods(node: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[dict[s
 
 _WASTE_ROWS = 200
 _HOUR_MS = 3_600_000  # measured use is kept by the hour
-GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
+GROUPS = ("namespace", "namespace,owner", "namespace,workload", "owner", "pod", "node", "model", "group")
 SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
 
 

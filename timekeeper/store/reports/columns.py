@@ -56,15 +56,6 @@ def without_index(dialect: str, found: Expression) -> Expression:
     return literal_column(f"+{found}", found.type).label(found.key) if dialect == "sqlite" else found
 
 
-def label_of(dialect: str, labels: Expression, name: str) -> Expression:
-    """A label's value; empty without one."""
-    if dialect == "postgresql":
-        value: Expression = cast(labels, JSON).op("->>")(literal(name))
-    else:
-        value = func.json_extract(labels, literal(f'$."{name}"'))
-    return func.coalesce(cast(value, Text), "")
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
     """The devices of a row of sessions, to be joined to it: nothing for a pod, and for a claim whose devices

@@ -33,11 +33,11 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.engine.workloads import label_of, workload
 from timekeeper.store.reports.columns import (
     DeviceRows,
     claimed,
     device_rows,
-    label_of,
     of_namespaces,
     without_index,
 )
@@ -45,9 +45,10 @@ from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions,
 from timekeeper.store.sessions import due, greatest, least, shown_uid
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
-# what `CLAIMED`, and the UID, are read from
+# what `CLAIMED`, the UID, and the workload are read from
 _OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
 _OF_UID = ("kind", "owner_uid")
+_OF_WORKLOAD = ("owner", "labels")
 _MEASURED = ("covered", "used", "unused", "by_node", "by_tenant")
 
 Expression = ColumnElement[Any]
@@ -139,7 +140,7 @@ class Parts:
             *self._of_namespaces(its.namespace),
             bound_ms < span.end,
         ]  # evidence of later ones is not read
-        own = (each for each in self.asked.columns if each not in (*DATED, *CLAIMED))
+        own = (each for each in self.asked.columns if each not in (*DATED, *CLAIMED, "workload"))
         named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
         named |= {*self._read_from}
         columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
@@ -273,7 +274,10 @@ class Parts:
     def _read_from(self) -> Iterable[str]:
         """What columns are read from that no table has."""
         of_claims = () if {*CLAIMED}.isdisjoint(self.asked.columns) else _OF_CLAIMS
-        return dict.fromkeys((*of_claims, *(_OF_UID if "uid" in self.asked.columns else ())))
+        of_uid = _OF_UID if "uid" in self.asked.columns else ()
+        return dict.fromkeys(
+            (*of_claims, *of_uid, *(_OF_WORKLOAD if "workload" in self.asked.columns else ()))
+        )
 
     @property
     def _is_split(self) -> bool:
@@ -298,6 +302,8 @@ class Parts:
             return devices.text(rows.c, name)
         if name in CLAIMED:
             return claimed(self.dialect, rows.c, name)
+        if name == "workload":
+            return workload(self.dialect, rows.c)
         if name == "uid":
             return shown_uid(rows.c, rows.c.uid if "uid" in rows.c else rows.c.session_uid)
         return rows.c[_ATTRIBUTES.get(name, name)]
