@@ -12,7 +12,7 @@ from timekeeper.core.admission.admission import Admission, admission_of
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
-from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
+from timekeeper.core.admission.mutation.whole_cards import in_bursars_words, in_the_plugins_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.forged import (
@@ -76,6 +76,8 @@ def _mutate(review: PodReview, standing_of: StandingOf, policy: AdmissionPolicy)
     parsed = policy.parsed(plain, review.namespace)
     if enforcing and (first := in_bursars_words(plain, parsed.request, policy)):
         return _noted(_after(review, first, standing_of, policy), WHOLE_CARDS)
+    if enforcing and (first := in_the_plugins_words(plain, parsed.request, policy)):
+        return _after(review, first, standing_of, policy)
     violations = pod_violations(plain, parsed, policy)
     forged = forged_in(review.pod, plain, parsed.request, violations)
     if enforcing and (forged or is_export(review.pod)):

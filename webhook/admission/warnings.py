@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from timekeeper.core import names
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.mutation.sidecar import find_sidecar, requests_of
+from timekeeper.core.admission.mutation.whole_cards import counted_by_kueue
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
 from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
 from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
 from timekeeper.core.budgets.policy import HOLDS
-from timekeeper.core.dialects import native, tencent
+from timekeeper.core.dialects import native, nvidia, tencent
 from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
@@ -36,6 +37,10 @@ STATIC_POD = (
 
 WHOLE_CARDS = (
     "wholeCards is bursar here: the pod's nvidia.com/gpu became bursar.dev/gpu-percent, 100 for each card."
+)
+KUEUES_CARDS = (
+    "Kueue counts nvidia.com/gpu, so the pod keeps it although wholeCards is bursar here: it needs a node"
+    " where NVIDIA's plugin advertises it."
 )
 
 
@@ -149,6 +154,8 @@ def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
         yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
     if policy.mode != "enforce":
         return
+    if policy.takes_whole_cards and request.dialect == nvidia.DIALECT.name and counted_by_kueue(pod):
+        yield KUEUES_CARDS
     yield from _of_claims(review, admission)
     yield from _without_effect(pod, request)
     if spec.get("resources"):

@@ -1480,6 +1480,60 @@ def test_workloads_whose_next_pods_the_policies_keep_away_are_named(
     assert {result.level for result in those} <= {"warning"}
 
 
+def whole(kind: str, namespace: str, **labels: str) -> dict[str, Any]:
+    """A workload of whole cards, with variables of a Secret, in a queue of Kueue by its labels."""
+    from_secret = [{"secretRef": {"name": "s"}}]
+    container = {"name": "main", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    raw = maker(kind, "whole", namespace, containers=[container | {"envFrom": from_secret}])
+    raw["metadata"]["labels"] = labels
+    return raw
+
+
+QUEUE = {"kueue.x-k8s.io/queue-name": "q"}
+
+
+def test_what_kueue_counts_needs_a_node_of_the_plugin_where_bursar_takes_whole_cards() -> None:
+    takes = listed(
+        {"metadata": {"name": "bursar-budgets"}, "data": {"team-a": "gpuHours: 1\nwholeCards: bursar"}},
+        *WRITTEN,
+    )
+    makers = listed(*(whole("Deployment", name, **QUEUE) for name in ("team-a", "team-b")))
+    facts = replace(SOUND, budgets=takes, makers=makers, nodes=listed(node("n1")))
+    of_plugin = node("n2")
+    of_plugin["status"]["capacity"]["nvidia.com/gpu"] = "8"
+
+    def said(facts: Facts) -> list[str]:
+        return [
+            each.sentence for each in results(facts) if each.level == "warning" and "Kueue" in each.sentence
+        ]
+
+    assert said(facts) == [
+        "Kueue counts nvidia.com/gpu, so pods of Deployment whole in team-a keep it, and no node advertises"
+        " it"
+    ]
+    assert said(replace(facts, nodes=listed(node("n1"), of_plugin))) == []
+    assert said(replace(facts, makers=listed(whole("Deployment", "team-a")))) == []
+
+
+def test_variables_of_a_secret_beside_whole_cards_that_bursar_gives_are_no_fault() -> None:
+    takes = listed(
+        {"metadata": {"name": "bursar-budgets"}, "data": {"team-a": "gpuHours: 1\nwholeCards: bursar"}},
+        *WRITTEN,
+    )
+    makers = (
+        whole("Deployment", "team-a"),
+        whole("Deployment", "team-b"),
+        whole("StatefulSet", "team-a", **QUEUE),
+    )
+
+    found = results(replace(SOUND, budgets=takes, makers=listed(*makers)))
+
+    assert [re.split(" are | would ", each.sentence)[0] for each in found if each.subject == "new pods"] == [
+        "those of StatefulSet whole in team-a",
+        "those of Deployment whole in team-b",
+    ]
+
+
 def test_a_ledger_alone_names_what_would_be_refused_and_finds_no_fault_in_it() -> None:
     many = [maker("DaemonSet", "cni", f"net-{number}", **PROC) for number in range(7)]
     metering = replace(alone(), makers=listed(*many), modes={"": "meter"})

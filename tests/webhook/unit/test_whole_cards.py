@@ -14,7 +14,7 @@ from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate
 from webhook.admission.validation import validate
-from webhook.admission.warnings import WHOLE_CARDS
+from webhook.admission.warnings import KUEUES_CARDS, WHOLE_CARDS
 from webhook.standings import decode
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -99,6 +99,40 @@ def test_other_pods_keep_their_resource(raw: Json, policy: AdmissionPolicy) -> N
 
     assert resources(patched(raw, list(answer.operations))) == resources(raw)
     assert WHOLE_CARDS not in answer.warnings
+
+
+def queued(raw: Json, label: str = "kueue.x-k8s.io/queue-name") -> Json:
+    raw["metadata"].setdefault("labels", {})[label] = "team-a"
+    return raw
+
+
+@pytest.mark.parametrize("label", ["kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed"])
+def test_a_pod_that_kueue_counts_keeps_its_resource_and_is_told_what_it_needs(label: str) -> None:
+    answer = mutated(queued(pair(), label))
+
+    after = patched(queued(pair(), label), list(answer.operations))
+    assert resources(after) == resources(pair())
+    assert KUEUES_CARDS in answer.warnings
+    assert validate(review(after), TAKING).refusal == ""
+    assert KUEUES_CARDS not in mutated(queued(pair()), POLICY).warnings
+
+
+def test_a_pod_that_kueues_webhook_queues_after_ours_gets_its_resource_back() -> None:
+    first = patched(pair(), list(mutated(pair()).operations))
+
+    answer = mutated(queued(first))
+
+    after = patched(first, list(answer.operations))
+    assert resources(after) == resources(pair())
+    assert validate(review(after), TAKING).refusal == ""
+    shared = queued(pair())
+    shared["spec"]["initContainers"], shared["spec"]["containers"] = (
+        [],
+        [{"name": "main", "image": "i", "resources": {"limits": {"bursar.dev/gpu-percent": "50"}}}],
+    )
+    assert mutated(shared).refusal == ""
+    limits = patched(shared, list(mutated(shared).operations))["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"bursar.dev/gpu-percent": "50"}
 
 
 def test_the_timekeepers_table_says_where() -> None:

@@ -39,7 +39,7 @@ from timekeeper.cli.doctor.node_checks import (
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, users
-from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, taints
+from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, queued_cards, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
 from timekeeper.core.findings import some_of
@@ -334,6 +334,7 @@ CHECKS: tuple[Check, ...] = (
     users,
     limits,
     placement,
+    queued_cards,
     taints,
     runtimes,
     accelerators,

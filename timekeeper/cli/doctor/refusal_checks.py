@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, named, unknown
+from timekeeper.cli.doctor.taint_checks import gives_whole_cards
 from timekeeper.core import names
+from timekeeper.core.admission.mutation.whole_cards import counted_by_kueue
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
@@ -24,9 +26,10 @@ def refusals(facts: Facts) -> Iterator[CheckResult]:
         return
     left_out = set(_left_out(facts))
     broken: dict[str, dict[str, set[str]]] = {}
+    gives = gives_whole_cards(facts)
     for workload in items(facts.makers):
         namespace = str(workload["metadata"].get("namespace", ""))
-        rules = set(_rules(workload, namespace))
+        rules = set(_rules(workload, namespace, gives(namespace)))
         if rules and namespace not in left_out:
             name = f"{workload['kind']} {workload['metadata']['name']}"
             broken.setdefault(namespace, {})[name] = rules
@@ -52,8 +55,8 @@ def _left_out(facts: Facts) -> Iterator[str]:
             yield from term["values"]
 
 
-def _rules(workload: Json, namespace: str) -> Iterator[str]:
-    """What the pods of its template break, of what refuses."""
+def _rules(workload: Json, namespace: str, gives_cards: bool) -> Iterator[str]:
+    """What the pods of its template break, of what refuses. ``gives_cards``: Bursar gives whole cards."""
     spec = mapping(workload.get("spec"))
     template = mapping(mapping(mapping(spec.get("jobTemplate")).get("spec") or spec).get("template"))
     metadata = {**mapping(template.get("metadata")), "namespace": namespace}
@@ -62,7 +65,10 @@ def _rules(workload: Json, namespace: str) -> Iterator[str]:
     except MalformedError:
         return  # the API server takes no such template
     parsed = parse_new(pod, "pass")
-    of_request = isolation_violations(pod, parsed.request) if parsed.request is not None else ()
+    is_ours = gives_cards and not (counted_by_kueue(workload) or counted_by_kueue(pod))
+    of_request = (
+        isolation_violations(pod, parsed.request, is_ours=is_ours) if parsed.request is not None else ()
+    )
     for violation in (*bypass_violations(pod, parsed), *parsed.violations, *of_request):
         known = CATALOGUE.get(violation.rule)
         if known is None or known.default == "enforce":

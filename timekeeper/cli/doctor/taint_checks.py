@@ -1,7 +1,7 @@
 """The taint that keeps pods without GPUs off GPU nodes;
 where Bursar places no pods, and which fields have no effect there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,22 @@ from timekeeper.cli.doctor.facts import (
     upgrading,
 )
 from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
-from timekeeper.core.budgets.policy import Budget, BudgetSettings, ineffective_fields, places
+from timekeeper.core.admission.mutation.whole_cards import counted_by_kueue
+from timekeeper.core.budgets.policy import (
+    DEFAULTS,
+    UNLIMITED,
+    Budget,
+    BudgetSettings,
+    ineffective_fields,
+    places,
+    takes_whole_cards,
+)
 from timekeeper.core.budgets.reader import ParsedBudgets, read
 from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS_LABEL
 from timekeeper.core.object_names import KEEPS_OFF
+from timekeeper.core.quantity import integral
 
 _PAGE = "docs/budget-settings.md"
 
@@ -47,6 +57,37 @@ def placement(facts: Facts) -> Iterator[CheckResult]:
     for key, each in found.budgets.items():
         for sentence in set(ineffective_fields(each, settings.placement)) - set(_elsewhere(each)):
             yield CheckResult("warning", "placement", f"{key}: {sentence}", f"change the entry ({_PAGE})")
+
+
+def gives_whole_cards(facts: Facts) -> Callable[[str], bool]:
+    """Whether whole cards of NVIDIA's plugin are of Bursar's nodes in a namespace (`wholeCards: bursar`)."""
+    found, settings = _read(facts)
+    usual = found.budgets.get(DEFAULTS, UNLIMITED)
+    return lambda namespace: takes_whole_cards(found.budgets.get(namespace, usual), settings)
+
+
+def queued_cards(facts: Facts) -> Iterator[CheckResult]:
+    """Workloads whose pods keep `nvidia.com/gpu` for Kueue, where no node advertises it."""
+    if isinstance(facts.makers, NotReadable) or isinstance(facts.nodes, NotReadable):
+        return  # said by other checks
+    capacities = (mapping(mapping(node.get("status")).get("capacity")) for node in items(facts.nodes))
+    gives = gives_whole_cards(facts)
+    if any(integral(capacity.get(USUAL)) for capacity in capacities):
+        return
+    stuck = []
+    for workload in items(facts.makers):
+        name, namespace = workload["metadata"]["name"], str(workload["metadata"].get("namespace", ""))
+        template = mapping(mapping(workload.get("spec")).get("template"))
+        listed = sequence(mapping(template.get("spec")).get("containers"))
+        limits = (mapping(mapping(mapping(each).get("resources")).get("limits")) for each in listed)
+        is_queued = any(
+            counted_by_kueue({"metadata": mapping(each.get("metadata"))}) for each in (workload, template)
+        )
+        if is_queued and any(USUAL in each for each in limits) and gives(namespace):
+            stuck.append(f"{workload['kind']} {name} in {namespace}")
+    if stuck:
+        sentence = f"Kueue counts {USUAL}, so pods of {some_of(stuck)} keep it, and no node advertises it"
+        yield CheckResult("warning", "placement", sentence, f"change the entries' wholeCards ({_PAGE})")
 
 
 def _elsewhere(each: Budget) -> tuple[str, ...]:
