@@ -268,7 +268,7 @@ BYPASS = (
         "chooses (`nvidia.com/gpu`)",
         "it takes precedence over the plugin's value, and `all` would make every card visible. A `prefix` "
         "makes it safe as above, as do `wholeCards: bursar` and "
-        "[the nodes' toolkit](coming-from/nvidia.md#envfrom)",
+        "[the nodes' toolkit](frameworks.md#envfrom)",
     ),
     Rule(
         "privileged",
