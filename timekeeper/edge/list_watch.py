@@ -57,7 +57,8 @@ else:
 
 PAGE = 500
 WATCH_S = 300
-SILENCE_S = 90.0  # bookmarks come about each minute: a watch that is silent for longer is dead
+# After so long without a line a watch is opened anew: nothing promises a bookmark, and its peer may be gone.
+SILENCE_S = 90.0
 LATE_S = 15.0  # after the time at which a watch ends
 QUIET_S = 60.0  # after so long without an event the API server is asked for its version
 SPREAD_MS = 60_000  # after a restore all roles list everything, within this time
@@ -120,7 +121,8 @@ def inform(
         nonlocal newest, heard_s, was_away
         if was_away:  # its etcd may have been put back meanwhile, and soon have versions of the future again
             ends_where_restored(version)
-        newest, failure, is_open = version, None, False
+        newest, is_open = version, False
+        failure: UnreachableError | None = None
         try:
             for event in watch(api, path, version, watch_s):
                 is_open = True
@@ -130,7 +132,9 @@ def inform(
                         ends_where_restored(before)
                 yield event
         except UnreachableError as error:
-            failure, was_away = error, not is_open
+            was_away = not is_open
+            # silence alone is no fault: the version that is asked for next decides
+            failure = None if is_open and isinstance(error, SilentError) else error
         if now_s() - heard_s >= QUIET_S:
             ends_where_restored(newest)
         if failure is not None:
@@ -223,7 +227,9 @@ def lines(api: Lister, path: str, query: Mapping[str, str], silence_s: float) ->
     except TooLong as error:
         raise UnreadableError(f"the watch of {path} broke: {error}") from error
     except FAILURES as error:
-        raise UnreachableError(f"the watch of {path} broke: {sentence(error, silence_s)}") from error
+        is_silent = isinstance(error, TimeoutError)
+        found = f"the watch of {path} broke: {sentence(error, silence_s)}"
+        raise (SilentError if is_silent else UnreachableError)(found) from error
 
 
 def refused(status: int, message: str) -> ExpiredError | UnreachableError:
@@ -241,6 +247,10 @@ def _message(api: Lister, status: int, text: bytes) -> str:
 def _with_query(path: str, query: Mapping[str, object]) -> str:
     """The path, which may have a query of its own, with this one."""
     return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}"
+
+
+class SilentError(UnreachableError):
+    """No line came for too long."""
 
 
 class NotStreamedError(Exception):

@@ -46,13 +46,13 @@ class Etcd:
         self.version, self.pods = 900, [pod("p", 900, "a")]
         self.asked: list[str] = []
         self.sends: list[list[Json]] = []
-        self.is_away = False
+        self.is_away, self.tells_version = False, True
 
     def decode(self, text: bytes, /) -> object:
         return json.loads(text)
 
     def page(self, path: str) -> object:
-        if self.is_away:
+        if self.is_away or not self.tells_version:
             raise UnreachableError("away")
         self.asked.append(path.partition("?")[2])
         return {"items": self.pods, "metadata": {"resourceVersion": str(self.version)}}
@@ -254,6 +254,76 @@ def test_a_list_is_in_any_order_of_versions() -> None:
 
     assert until_listed(source)[-1] == ObjectsListed((("880", "a"), ("12", "a"), ("700", "b")))
     assert health.restored_ms() is None
+
+
+def silent(etcd: Etcd, opens: bool = True) -> None:
+    """From now on its watches send the first bookmark after 120 s, as those of quiet collections do;
+    ``opens``: they are accepted."""
+    answered = etcd.stream
+
+    def stream(path: str, silence_s: float) -> Any:
+        answer = answered(path, silence_s)
+        if "sendInitialEvents" in path:
+            return answer
+        etcd.now_s += min(silence_s, 120) - 20
+        if not opens:
+            raise TimeoutError
+
+        def lines() -> Iterator[bytes]:
+            if silence_s < 120:
+                raise TimeoutError
+            yield json.dumps(change("BOOKMARK", etcd.version)).encode()
+
+        answer.lines = lines
+        return answer
+
+    etcd.stream = stream  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_two_hours_without_an_event_or_an_early_bookmark_are_no_fault(streams: bool) -> None:
+    etcd, said = Etcd(streams), list[str]()
+    health = SourceHealth("pods", lambda event, **_: said.append(event), lambda: round(1000 * etcd.now_s))
+    source = inform(
+        etcd, PATH, lambda item: item, lambda _: None, health, watch_s=300, now_s=lambda: etcd.now_s
+    )
+    while not isinstance(next(source), ObjectsListed):
+        pass
+    del etcd.asked[:], said[:]
+    silent(etcd)
+
+    heard: list[Any] = []
+    while etcd.now_s < 7200:
+        heard.append(next(source))
+
+    assert {type(event) for event in heard} == {WatchProgress}
+    assert etcd.asked.count("watch") >= 7200 // 120
+    assert set(etcd.asked) == {"watch", "limit=1"}
+    assert said == []
+    assert health.restored_ms() is None
+
+
+def test_silence_is_a_fault_where_no_watch_can_be_opened_or_no_version_is_told() -> None:
+    for opens in (False, True):
+        etcd = Etcd(True)
+        source = events(etcd, [])
+        until_listed(source)
+        silent(etcd, opens)
+        etcd.tells_version = not opens
+        failed = next(event for event in itertools.islice(source, 9) if isinstance(event, WatchFailed))
+        assert failed.sentence == ("away" if opens else f"the watch of {PATH} broke: no answer within 30 s")
+
+
+def test_a_restore_behind_a_silent_watch_is_found() -> None:
+    etcd = Etcd(True)
+    source = events(etcd, [])
+    until_listed(source)
+    silent(etcd)
+
+    etcd.version, etcd.pods = 700, [pod("p", 500, "a")]
+
+    assert until_listed(source)[-1] == ObjectsListed((("500", "a"),))
+    assert etcd.now_s <= list_watch.SILENCE_S
 
 
 @pytest.mark.parametrize("streams", [False, True])
