@@ -1,8 +1,8 @@
 """Updates that can never go on: they need more pods at one time than a cap allows, and let no old pod go
 first.
 
-Sources: the API types of Kubernetes 1.36 (apps/v1), github.com/argoproj/argo-rollouts v1.8,
-github.com/openkruise/kruise v1.8 and github.com/ray-project/kuberay/ray-operator v1.7.0, with their defaults.
+Sources: the API types of Kubernetes 1.36 (apps/v1), argoproj/argo-rollouts at 0305532, the CloneSet of
+openkruise/kruise, and github.com/ray-project/kuberay/ray-operator v1.4.2, with their defaults.
 """
 
 import re
