@@ -23,8 +23,9 @@ from timekeeper.core.budgets.policy import SETTINGS as SETTINGS
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.budgets.scalars import NAME
-from timekeeper.core.ledger.metering import FOREVER_MS, Interval, price_at, price_days
-from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, is_given, period_rules
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at, price_at, price_days
+from timekeeper.core.ledger.months import Months
+from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_at, is_given, period_rules
 from timekeeper.core.names import Mode
 
 DAY_MS = 86_400_000
@@ -183,6 +184,16 @@ class History:
         dated = self._dated.get(SETTINGS)
         times = dated.from_ms if dated else ()
         return tuple((at_ms, self.settings(at_ms).cluster_name) for at_ms in times)
+
+    def months(self, first_ms: int | None, closed: Mapping[str, Interval]) -> Months:
+        """The ledger's months: a changed time zone applies from the end of the running one. ``first_ms``: of
+        the first charge, None: none; ``closed``: by name, in order."""
+        times = self._dated.get(SETTINGS, _NO_VALUES).from_ms
+        zones = [PeriodRule(at, "month", self.settings(at).time_zone) for at in times]
+        first = None if first_ms is None else period_at("month", _UTC, first_ms)
+        if not zones or (first is not None and first.end_ms <= times[0]):
+            zones.insert(0, PeriodRule(0, "month", _UTC))  # else the first zone is that of the beginning
+        return Months(period_rules(zones, closed.values()), closed)
 
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
         """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit.
@@ -404,11 +415,7 @@ class History:
 
     def _account(self, subject: str, at_ms: int) -> Account:
         rules = self._period_rules_of(subject)
-        index = bisect_right(rules, at_ms, key=lambda each: each.start_ms)
-        if not index:
-            return Account("once", "UTC", Interval(0, FOREVER_MS))
-        until = rules[index].start_ms if index < len(rules) else FOREVER_MS
-        return account_in(rules[index - 1], until, at_ms)
+        return account_at(rules, at_ms) if rules else Account("once", "UTC", Interval(0, FOREVER_MS))
 
     def _billing_of(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
         return self.group(namespace, at_ms), *self.price(namespace, at_ms)

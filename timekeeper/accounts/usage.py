@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
-from timekeeper.core.ledger.months import ChargeCorrection
+from timekeeper.core.ledger.months import ChargeCorrection, Months, months_of
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to distinguish neighbouring amounts
 
@@ -40,6 +40,7 @@ ORDERS = ("gpuHours", "-gpuHours")
 TIME_STEPS = ("hour", "day", "month")
 MAX_STEPS = 10_000
 _LAST_STEP_MS = FOREVER_MS - 731 * 86_400_000  # the calendar ends with the year 9997
+_UTC_MONTHS = months_of("UTC")
 _SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_000}
 
 
@@ -112,6 +113,7 @@ class ReportQuery:
     group: str = ""  # only what namespaces were charged while they were in this group; "": any
     step: str = ""  # calendar unit of the intervals; "": one interval
     zone: str = "UTC"
+    months: Months = _UTC_MONTHS  # those of the ledger, or of a zone that was asked for
     with_use: bool = False
     after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
     beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
@@ -159,7 +161,9 @@ class ReportQuery:
 
     def step_at(self, at_ms: int) -> Interval:
         """The step that contains a moment of `rest`, as far as it lies there."""
-        return period_at(self.step, self.zone, at_ms).within(self.rest)
+        is_month = self.step == "month"
+        step = self.months.at(at_ms) if is_month else period_at(self.step, self.zone, at_ms)
+        return step.within(self.rest)
 
 
 def columns_of(groups: Iterable[str]) -> tuple[str, ...]:

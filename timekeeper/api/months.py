@@ -17,13 +17,12 @@ from timekeeper.api.http.parameters import (
     IDEMPOTENCY_KEY,
     MONTH_IN_PATH,
     NAMESPACE,
-    start_ms,
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, GivenAmount, Namespace, granted
 from timekeeper.api.resources.usage import CorrectionAnswer, correction_answer
-from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
 from timekeeper.core.object_names import NAME
 from timekeeper.runtime.http.problem_details import Problem, bad
@@ -181,12 +180,12 @@ def _month(services: Services, first: date) -> MonthAnswer:
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
         closed = months.closed(connection).get(name)
-        span = _span(history, first, now_ms) if closed is None else Interval(closed.from_ms, closed.to_ms)
+        first_ms = ledger.first_ms(connection)
+        span = months.calendar(connection, history, first_ms).named(first)
         computed = months.hash_of(connection, span, now_ms)
         waits = 0 if closed else months.waits_for(connection, span, now_ms)
         late = months.corrected_since(connection, closed) if closed else None
         corrections = months.corrections(connection, "", of=span)
-        first_ms = ledger.first_ms(connection)
     now = computed()
     return {
         "version": 1,
@@ -213,18 +212,13 @@ def _state(span: Interval, now_ms: int, first_ms: int | None, waits: int) -> Mon
     return "waits" if waits else "ended"
 
 
-def _span(history: History, first: date, now_ms: int) -> Interval:
-    zone = history.settings(now_ms).time_zone
-    return period_at("month", zone, start_ms(first, zone) or 0)
-
-
 def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> ChargeCorrection:
     amount = granted(new, "correction")
     with services.ledger.store.writing() as connection:
         now_ms, history = services.ledger.moment(connection)
-        first = date.fromisoformat(f"{new.month}-01") if new.month else None
-        zone = history.settings(now_ms).time_zone
-        span = period_at("month", zone, now_ms) if first is None else _span(history, first, now_ms)
+        calendar = months.calendar(connection, history, ledger.first_ms(connection))
+        named = new.month and calendar.named(date.fromisoformat(f"{new.month}-01"))
+        span = named or calendar.at(now_ms)
         if span.start_ms > now_ms:
             raise bad("month", "it must not be in the future")
         namespace, pod, at_ms = new.namespace, new.pod or "", min(now_ms, span.end_ms - 1)

@@ -21,7 +21,7 @@ from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sheet import Raw
 from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_USE
 from timekeeper.core.ledger.metering import Interval, period_at
-from timekeeper.core.ledger.months import month_name
+from timekeeper.core.ledger.months import Months, month_name
 from timekeeper.core.object_names import timestamp
 
 Cells = Mapping[str, Any]
@@ -49,7 +49,7 @@ def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     row = cells(asked, line)
     row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
     row |= {"gpuHours": Raw(row["gpuHours"]), "cost": _cost(line.sums.amount, row["price"])}
-    month = _month_at(asked.zone, line.span.end_ms - 1)
+    month = _month_at(asked.months, line.span.end_ms - 1)
     return row | {"correction": "", "clusterName": asked.cluster_of(month)}
 
 
@@ -69,7 +69,7 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
 
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     correction, amount = priced.correction, priced.correction.amount
-    month = month_name(_month_at(asked.zone, correction.at_ms))
+    month = month_name(_month_at(asked.months, correction.at_ms))
     span = asked.step_at(correction.created_ms) if asked.step else asked.span
     labels = orjson.loads(priced.of.get("labels", "{}"))
     return {
@@ -81,7 +81,7 @@ def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
         **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
         "cost": _cost(amount, priced.price),
         "correction": f"{correction.reason} ({correction.actor}; of {month})",
-        "clusterName": asked.cluster_of(_month_at(asked.zone, correction.created_ms)),
+        "clusterName": asked.cluster_of(_month_at(asked.months, correction.created_ms)),
     }
 
 
@@ -90,8 +90,8 @@ def _cost(amount: int, price: str) -> Raw | str:
 
 
 @lru_cache(1_024)  # a report's rows share few distinct times
-def _month_at(zone: str, at_ms: int) -> Interval:
-    return period_at("month", zone, at_ms)
+def _month_at(months: Months, at_ms: int) -> Interval:
+    return months.at(at_ms)
 
 
 @lru_cache(1_024)
@@ -217,6 +217,6 @@ def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
 
 
 def _focus(asked: ReportQuery, row: dict[str, Any], billed_ms: int) -> Cells:
-    month = _month_at(asked.zone, billed_ms)
+    month = _month_at(asked.months, billed_ms)
     row |= {"billedFrom": iso(month.start_ms), "billedTo": iso(month.end_ms)}
     return {column.key: column.of(row) for column in FOCUS.columns}

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from threading import Event
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.core.ledger.metering import Interval, period_at
-from timekeeper.core.ledger.months import ClosedMonth, month_name
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.months import ClosedMonth, Months, month_name
 from timekeeper.log import log
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -44,11 +44,12 @@ class MonthCloser:
         if history is None:
             return
         with self._store.reading() as connection:
-            first_ms, there = ledger.first_ms(connection), months.closed(connection)
+            first_ms = ledger.first_ms(connection)
+            calendar = months.calendar(connection, history, first_ms)
         if first_ms is None:
             return
-        for month, span in ended(first_ms, self._now_ms() - _AFTER_MS, history):
-            if month not in there:
+        for month, span in ended(first_ms, self._now_ms() - _AFTER_MS, calendar):
+            if month not in calendar.closed:
                 self._close(month, span)
 
     def _close(self, month: str, span: Interval) -> None:
@@ -66,10 +67,9 @@ class MonthCloser:
         log("month-closed", month=month, sessions=hashes.sessions, amount=hashes.amount, sha256=hashes.sha256)
 
 
-def ended(first_ms: int, now_ms: int, history: History) -> Iterator[tuple[str, Interval]]:
-    """The months of the budgets' time zone that contain the first moment or a later one, and have ended."""
-    zone = history.settings(now_ms).time_zone
-    span = period_at("month", zone, first_ms)
+def ended(first_ms: int, now_ms: int, calendar: Months) -> Iterator[tuple[str, Interval]]:
+    """The months that contain the first moment or a later one, and have ended."""
+    span = calendar.at(first_ms)
     while span.end_ms <= now_ms:
         yield month_name(span), span
-        span = period_at("month", zone, span.end_ms)
+        span = calendar.at(span.end_ms)

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
 
-from timekeeper.accounts.budget_history import history_of
+from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.usage import CLAIMED, price_intervals
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, digest, line
+from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, Months, digest, line
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
@@ -165,6 +165,13 @@ def close(connection: Connection, month: ClosedMonth) -> None:
         "prices_sha256": found.prices_sha256,
     }
     connection.execute(insert(CLOSED_MONTHS), row)
+
+
+def calendar(connection: Connection, history: History, first_ms: int | None) -> Months:
+    """The ledger's months: all readers take their bounds from here. ``first_ms``: see `History.months`."""
+    its = CLOSED_MONTHS.c
+    rows = connection.execute(select(its.month, its.from_ms, its.to_ms).order_by(its.from_ms))
+    return history.months(first_ms, {name: Interval(start, end) for name, start, end in rows})
 
 
 def closed(connection: Connection) -> dict[str, ClosedMonth]:

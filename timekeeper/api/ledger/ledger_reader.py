@@ -27,6 +27,7 @@ from timekeeper.accounts.usage import (
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.budgets.modes import ModeSource
+from timekeeper.core.ledger.months import Months
 from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
 from timekeeper.core.wire import StandingWord
@@ -191,7 +192,7 @@ class LedgerReader:
 
     def began_ms(self) -> int | None:
         """The first moment that is charged, as it was a minute ago at most; None: nothing was yet."""
-        return self._began.get(_BEGAN_MS)
+        return self._began.get(_BEGAN_MS) or self._first_ms()
 
     def _first_ms(self) -> int | None:
         with self.store.reading() as connection:
@@ -272,6 +273,13 @@ class LedgerReader:
         """See `History`."""
         with self.store.reading() as connection:
             return self.history(connection).cluster_names()
+
+    def months(self) -> tuple[Months, History, int]:
+        """The ledger's months, the budget history, and the present time."""
+        first_ms = self.began_ms()
+        with self.store.reading() as connection:
+            now_ms, history = self.moment(connection)
+            return months.calendar(connection, history, first_ms), history, now_ms
 
     def lines(self, asked: ReportQuery, limit: int | None) -> Generator[ReportLine]:
         """A report's lines, streamed, all of one moment of the database, which stays open until the last line

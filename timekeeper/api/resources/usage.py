@@ -38,8 +38,8 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
 from timekeeper.api.sheets.usage import HOUR_MS
-from timekeeper.core.ledger.metering import Interval, period_at
-from timekeeper.core.ledger.months import ChargeCorrection
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.months import ChargeCorrection, Months, months_of
 from timekeeper.runtime.http.problem_details import bad
 
 _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
@@ -199,8 +199,9 @@ def _seated(lines: Generator[ReportLine], seat: AbstractContextManager[None]) ->
 
 def _question(services: Services, call: Call) -> ReportQuery:
     is_focus = _is_focus(call)
-    zone, now_ms = services.ledger.calendar()
-    zone = call.get("timeZone", zone)
+    months, history, now_ms = services.ledger.months()
+    zone = call.get("timeZone", history.settings(now_ms).time_zone)
+    months = months_of(zone) if "timeZone" in call.given else months
     own = [name for name in ("group", "use") if name in call.given]
     if is_focus and own:
         raise bad(own[0], "FOCUS rows have columns of their own")
@@ -210,7 +211,7 @@ def _question(services: Services, call: Call) -> ReportQuery:
     telling = columns[: report_formats.PLACE] if is_focus else columns
     place = shaped(call.get("after"), int, int, int, *(str for _ in telling))
     order = _order(call, is_focus)
-    span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
+    span = _span(call, zone, months, now_ms, is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
     subject = call.get("namespace")
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
@@ -223,10 +224,11 @@ def _question(services: Services, call: Call) -> ReportQuery:
         group=group,
         step=step or "day" if is_focus else step,
         zone=zone,
+        months=months,
         with_use=call.get("use") == "true" or is_focus,
-        beside=_beside(call, zone, is_focus),
+        beside=_beside(call, zone, months, is_focus),
         order=order,
-        clusters=services.ledger.cluster_names(),
+        clusters=history.cluster_names(),
         use_since_ms=_use_since_ms(services, now_ms),
     )
     if asked.has_too_many_steps:
@@ -256,7 +258,7 @@ def _order(call: Call, is_focus: bool) -> str:
     return str(call.get("sort"))
 
 
-def _beside(call: Call, zone: str, is_focus: bool) -> tuple[Interval, ...]:
+def _beside(call: Call, zone: str, months: Months, is_focus: bool) -> tuple[Interval, ...]:
     """The further time ranges."""
     given = call.get("beside", ())
     for name in ("after", "by") if given else ():
@@ -264,19 +266,20 @@ def _beside(call: Call, zone: str, is_focus: bool) -> tuple[Interval, ...]:
             raise bad("beside", f"it cannot be combined with {name}")
     if given and is_focus:
         raise bad("beside", "FOCUS rows have one time range")
-    found = tuple(_range(zone, *each) for each in given)
+    found = tuple(_range(zone, months, *each) for each in given)
     if not all(each.length_ms for each in found):
         raise bad("beside", "the end of a time range must be after its start")
     return found
 
 
-def _range(zone: str, start: int | date, end: int | date | None) -> Interval:
+def _range(zone: str, months: Months, start: int | date, end: int | date | None) -> Interval:
+    if isinstance(start, date) and end is None:
+        return months.named(start)
     first_ms = start_ms(start, zone) or 0
-    last_ms = period_at("month", zone, first_ms).end_ms if end is None else start_ms(end, zone)
-    return Interval(first_ms, max(first_ms, last_ms or 0))
+    return Interval(first_ms, max(first_ms, start_ms(end, zone) or 0))
 
 
-def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
+def _bounds(call: Call, zone: str, months: Months) -> tuple[int | None, int | None]:
     """The given ends of the time range."""
     month = call.get("month")
     if month is None:
@@ -284,18 +287,19 @@ def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
     for name in ("from", "to"):
         if name in call.given:
             raise bad("month", f"it cannot be combined with {name}")
-    found = _range(zone, month, None)
+    found = months.named(month)
     return found.start_ms, found.end_ms
 
 
 def _span(
-    call: Call, zone: str, otherwise: Interval, is_focus: bool, place: tuple[Any, ...] | None
+    call: Call, zone: str, months: Months, now_ms: int, is_focus: bool, place: tuple[Any, ...] | None
 ) -> Interval:
     """The requested time range, or that of the page before: all pages have the same range. FOCUS' times are
     whole seconds."""
     before = None if place is None else Interval(place[0], place[1])
-    start, end = _bounds(call, zone)
-    rest, exact = before or otherwise, _SECOND_MS if is_focus else 1
+    start, end = _bounds(call, zone, months)
+    rest = before or Interval(months.at(now_ms).start_ms, now_ms)
+    exact = _SECOND_MS if is_focus else 1
     start = (rest.start_ms if start is None else start) // exact * exact
     end = (rest.end_ms if end is None else end) // exact * exact
     span = Interval(start, end)
@@ -320,7 +324,7 @@ def _sheet(
     corrections: Sequence[PricedCorrection],
 ) -> Iterator[bytes]:
     """The answer's body, in pieces; corrections stand after the charges."""
-    last = period_at("month", asked.zone, asked.span.end_ms - 1)
+    last = asked.months.at(asked.span.end_ms - 1)
     times = {"from": asked.span.start_ms, "to": asked.span.end_ms}
     head = {"version": 1, **times, "clusterName": asked.cluster_of(last) or None}
     if form == "csv":

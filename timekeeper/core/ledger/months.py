@@ -14,10 +14,14 @@ Amounts are milli-GPU x milliseconds, times milliseconds since 1970.
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 
 from timekeeper.core.ledger.metering import Interval, calendar_name
+from timekeeper.core.ledger.period_rules import PeriodRule, account_at
+
+_FORTNIGHT_S = 14 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,29 @@ class ClosedMonth:
         return tuple(
             each for each in names if getattr(self.hashes, f"{each}_sha256") != getattr(now, f"{each}_sha256")
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Months:
+    """The months of a ledger, or of a time zone: they leave no gap and do not overlap, and one that has ended
+    keeps its bounds, whatever the time zone becomes. ``closed``: by name."""
+
+    rules: Sequence[PeriodRule]
+    closed: Mapping[str, Interval] = field(default_factory=dict)
+
+    def at(self, at_ms: int) -> Interval:
+        """The one that contains the moment."""
+        return account_at(self.rules, at_ms).span
+
+    def named(self, first: date) -> Interval:
+        """The one with this first day."""
+        middle_s = datetime(first.year, first.month, 1, tzinfo=UTC).timestamp() + _FORTNIGHT_S
+        return self.closed.get(f"{first:%Y-%m}") or self.at(int(middle_s) * 1000)
+
+
+def months_of(zone: str) -> Months:
+    """Those of a time zone's calendar."""
+    return Months((PeriodRule(0, "month", zone),))
 
 
 def month_name(span: Interval) -> str:

@@ -78,6 +78,13 @@ def is_given(rules: Sequence[PeriodRule], span: Interval) -> bool:
     return not index or account_in(rules[index - 1], FOREVER_MS, span.start_ms).span == span
 
 
+def account_at(rules: Sequence[PeriodRule], at_ms: int) -> Account:
+    """The account within the rules, of which the first applies from the beginning of time."""
+    index = bisect_right(rules, at_ms, key=lambda rule: rule.start_ms)
+    until = rules[index].start_ms if index < len(rules) else FOREVER_MS
+    return account_in(rules[index - 1], until, at_ms)
+
+
 def account_in(rule: PeriodRule, until_ms: int, at_ms: int) -> Account:
     """The account within a rule that applies until ``until_ms``."""
     if at_ms < rule.first_end_ms:
