@@ -70,14 +70,16 @@ class LatePostings(AmountAnswer):
 class MonthAnswer(Span, Versioned):
     """A month and its hashes now. `clusterName`: at its end, null: none; `state`: it has not begun; the
     ledger began after it; it runs; it waits for `waitsFor` sessions that are not settled, and whose last
-    evidence is of the month; it has ended, and will be closed; or it is closed. `closed`: as it was then;
-    `differs`: which of charges, grants and prices are not as they were, empty: unchanged; `late`: what later
-    proof changed; `corrections`: of its charges, billed when they were made."""
+    evidence is of the month (`awaited`: the first to fall silent, with what ends each); it has ended, and
+    will be closed; or it is closed. `closed`: as it was then; `differs`: which of charges, grants and prices
+    are not as they were, empty: unchanged; `late`: what later proof changed; `corrections`: of its charges,
+    billed when they were made."""
 
     month: str
     clusterName: str | None
     state: MonthState
     waitsFor: int
+    awaited: list[str]
     now: MonthHashAnswer
     closed: ClosedMonthAnswer | None
     differs: list[str]
@@ -183,7 +185,7 @@ def _month(services: Services, first: date) -> MonthAnswer:
         first_ms = ledger.first_ms(connection)
         span = months.calendar(connection, history, first_ms).named(first)
         computed = months.hash_of(connection, span, now_ms)
-        waits = 0 if closed else months.waits_for(connection, span, now_ms)
+        waits, awaited = (0, []) if closed else months.waits_for(connection, span, now_ms)
         late = months.corrected_since(connection, closed) if closed else None
         corrections = months.corrections(connection, "", of=span)
     now = computed()
@@ -195,6 +197,7 @@ def _month(services: Services, first: date) -> MonthAnswer:
         "to": span.end_ms,
         "state": "closed" if closed else _state(span, now_ms, first_ms, waits),
         "waitsFor": waits,
+        "awaited": [f"{who}: {command}" for who, command in awaited],
         "now": _hashes(now),
         "closed": None if closed is None else _closed(closed),
         "differs": [] if closed is None else list(closed.differs(now)),

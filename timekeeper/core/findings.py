@@ -79,6 +79,12 @@ CATALOGUE: Mapping[str, FindingKind] = {
         " hold: {fault}; what happened meanwhile is charged once it does, and other accounts go on",
         todo="{logs}, run audit, and report both: it is a defect of Bursar, or of who wrote to the database",
     ),
+    "month-open": FindingKind(
+        "warning",
+        "months",
+        "{month} ended {after} ago and is not closed: {why} ({command})",
+        todo="{command}, once nothing of it runs (docs/ledger.md#closed-months)",
+    ),
     "doubt": FindingKind(
         "warning",
         "charges",

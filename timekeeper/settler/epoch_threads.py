@@ -161,7 +161,9 @@ class EpochThreads:
 
     def _month_closer(self) -> MonthCloser:
         fenced = FencedStore(self.store, self.settler.epoch)
-        return MonthCloser(self.store, fenced, self._history, self.now_ms)
+        closer = MonthCloser(self.store, fenced, self._history, self.now_ms)
+        self.settler.late_months = lambda: closer.late
+        return closer
 
     def _budget_objects(self) -> BudgetObjects:
         def exists(namespace: str) -> bool:

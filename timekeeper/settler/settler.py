@@ -21,7 +21,7 @@ from timekeeper.accounts.pods import LedgerPod, ReportedBinding, metered_view, p
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.accounts.session import CLAIMS_SEEN
 from timekeeper.core.decisions import Record, record_nothing
-from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, counted, of_sources, published
+from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, RoleFinding, counted, of_sources, published
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.edge.reflector import ObjectChanged
@@ -147,6 +147,7 @@ class Settler:
         self.view = tick_view(self.cluster, self.ledger, HeldView())  # of the last written tick
         self._found_ms = 0  # when findings were last written
         self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
+        self.late_months: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `MonthCloser.late`
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
@@ -238,6 +239,7 @@ class Settler:
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
             more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
+            more = (*more, *self.late_months())
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
             clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))

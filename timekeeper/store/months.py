@@ -10,6 +10,7 @@ from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.usage import CLAIMED, price_intervals
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, Months, digest, line
+from timekeeper.core.texts import moment
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
@@ -25,6 +26,7 @@ from timekeeper.store.reports.columns import claimed, ordered
 from timekeeper.store.sessions import due, greatest, least
 
 _AT_ONCE = 1_000  # rows in memory
+_MOST_AWAITED = 100  # sessions that are named
 
 
 def hash_of(connection: Connection, span: Interval, now_ms: int) -> Callable[[], MonthHash]:
@@ -100,13 +102,24 @@ def _grants(connection: Connection, span: Interval) -> Iterator[str]:
     return (line(*row) for row in connection.execute(found))
 
 
-def waits_for(connection: Connection, span: Interval, now_ms: int) -> int:
+def waits_for(connection: Connection, span: Interval, now_ms: int) -> tuple[int, list[tuple[str, str]]]:
     """How many sessions began before the month's end and may still be charged for more or less of it: they
-    are not settled, and their last evidence is of the month."""
+    are not settled, and their last evidence is of the month. Of the first of these to fall silent: who they
+    are, and what ends them once nothing of them runs, the removal of their object."""
     own, end = SESSIONS.c, literal(span.end_ms, BigInteger)
-    running = due(literal(now_ms), (own.uid,), own.bound_ms < end).c
-    is_short = or_(running.end_ms.is_(None), running.end_ms < end, running.start_ms.is_(None))
-    return int(connection.execute(select(func.count()).where(is_short)).scalar_one())
+    columns = (own.uid, own.kind, own.namespace, own.name, own.node)
+    its = due(literal(now_ms), columns, own.bound_ms < end).c
+    is_short = or_(its.end_ms.is_(None), its.end_ms < end, its.start_ms.is_(None))
+    seen_ms = func.coalesce(its.end_ms, its.start_ms, 0)
+    found = select(func.count().over(), seen_ms, its.kind, its.namespace, its.name, its.node).where(is_short)
+    rows = connection.execute(found.order_by(seen_ms, its.uid).limit(_MOST_AWAITED)).all()
+    return int(rows[0][0]) if rows else 0, [_awaited(*row[1:]) for row in rows]
+
+
+def _awaited(seen_ms: int, kind: str, namespace: str, name: str, node: str) -> tuple[str, str]:
+    what, resource = ("claim", "resourceclaim") if kind == "claim" else ("pod", "pod")
+    who = f"{what} {namespace}/{name} on {node} has not ended, and was last heard of at {moment(seen_ms)}"
+    return who, f"kubectl delete -n {namespace} --force {resource} {name}"
 
 
 def charged(connection: Connection, span: Interval, now_ms: int, namespace: str, pod: str) -> tuple[int, int]:

@@ -253,6 +253,7 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarNodeClockDiffers": {"bursar_node_clock_offset_seconds": "-60x180"},
     "BursarPodsNotCharged": {"bursar_unreadable_pods_total": "0+1x180"},
     "BursarLawBroken": {'bursar_broken_laws_total{law="epochs_rise"}': "0+1x180"},
+    "BursarMonthOpen": {'bursar_findings{instance="i",role="settler",code="month-open"}': "1x180"},
     "BursarDecisionsDropped": {'bursar_webhook_decisions_total{instance="i",result="dropped"}': "0+9x180"},
     "BursarNotificationsGivenUp": {'bursar_notifications_total{instance="i",result="given up"}': "0+1x180"},
     "BursarWebhookNotReady": {'bursar_webhook_not_ready_total{instance="i",webhook="mutate"}': "0+1x180"},

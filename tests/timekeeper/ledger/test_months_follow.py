@@ -1,4 +1,4 @@
-"""The months of a ledger leave no gap: one that has ended keeps its bounds, whatever the time zone becomes."""
+"""The months of a ledger leave no gap: one that has ended keeps its bounds, whatever the zone becomes."""
 
 import csv
 import io
@@ -59,7 +59,7 @@ def bounds(books: Books, month: str) -> tuple[int, int]:
 def test_the_next_month_begins_where_the_last_one_ended_in_whatever_zone(
     books: Books, zone: str, waits: bool
 ) -> None:
-    """A pod of 48 h over the edge: 24 h are October's, which was closed in UTC or waits, and 24 November's."""
+    """A pod of 48 h over the edge: 24 are October's, which was closed in UTC or waits, and 24 November's."""
     books.write(EDGE, *([SILENT] if waits else []))
     step(books)
     books.entries(("_settings", f"timeZone: {zone}", NOVEMBER + 2 * DAY))

@@ -559,6 +559,8 @@ def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not
 
 
 NOW = {"charges": "a", "grantsMade": "b", "prices": "c", "sha256": "d"}
+AWAITED = "pod team-a/train on n1 has not ended: kubectl delete pod train"
+WAITS = [{"waitsFor": count, "awaited": [AWAITED] * count} for count in (1, 2)]
 CLOSED_MS = 1_793_494_800_000  # 2026-11-01 01:00 UTC
 
 
@@ -582,8 +584,16 @@ def closed(*changed: str) -> Json:
         (month("future"), "It begins at 2026-10-01", {"not closed"}),
         (month("before"), "The ledger began after it, so it is never closed.", {"not closed"}),
         (month("runs"), "It runs until 2026-11-01", {"not closed"}),
-        (month("waits", waitsFor=1), "It waits for 1 session that is not settled", {"not closed"}),
-        (month("waits", waitsFor=2), "It waits for 2 sessions that are not settled", {"not closed"}),
+        (
+            month("waits", **WAITS[0]),
+            "It waits for 1 session that is not settled",
+            {"not closed"},
+        ),
+        (
+            month("waits", **WAITS[1]),
+            "It waits for 2 sessions that are not settled",
+            {"not closed"},
+        ),
         (month("ended"), "It has ended; the settler closes it an hour after its end", {"not closed"}),
         (closed(), "It is unchanged since it was closed at 2026-11-01", {"unchanged"}),
         (closed("charges"), "not as they were: charges.", {"changed", "unchanged"}),
@@ -595,6 +605,14 @@ def test_a_month_is_told_in_sentences_below_its_hashes(answer: Json, says: str, 
     assert first == "2026-10 has 2.00 GPU-hours of 3 sessions, and 2 grants."
     assert says in second
     assert {row["closed"] for row in cells(usage.MONTH, answer)} == words
+
+
+def test_an_open_month_tells_for_whom_it_waits_and_what_ends_that() -> None:
+    told = usage.MONTH.table(month("waits", **WAITS[0]), MIDNIGHT)["notes"]
+
+    assert told[-1] == (
+        "For pod team-a/train on n1 has not ended: kubectl delete pod train, once nothing of it runs."
+    )
 
 
 def test_later_proof_is_told_with_its_amount() -> None:
