@@ -59,9 +59,10 @@ class PriceInterval:
 @dataclass(frozen=True, slots=True)
 class PricedCorrection:
     """A correction of a bill, with the namespace's group and price at the time of the wrong charge. ``of``:
-    whose charge was wrong, by a report's columns and ``labels``."""
+    whose charge was wrong, by a report's columns and ``labels``; ``span``: the time range it was made in."""
 
     correction: ChargeCorrection
+    span: Interval
     group: str
     price: str
     currency: str

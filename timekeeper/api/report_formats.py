@@ -70,7 +70,7 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     correction, amount = priced.correction, priced.correction.amount
     month = month_name(_month_at(asked.months, correction.at_ms))
-    span = asked.step_at(correction.created_ms) if asked.step else asked.span
+    span = asked.step_at(correction.created_ms) if asked.step else priced.span
     labels = orjson.loads(priced.of.get("labels", "{}"))
     return {
         **priced.of,

@@ -149,3 +149,33 @@ def test_months_and_days_of_the_time_zone_are_ranges(books: Books) -> None:
         (fifth, fifth + DAY, GPU * DAY),
     ]
     assert rows[0][:2] == (november, at_ms("2026-11-30T23:00:00Z"))
+
+
+def test_each_range_has_the_corrections_that_were_made_in_it(books: Books) -> None:
+    """October's is October's, whatever it stands beside; one of two ranges is in both, and told once."""
+    november = T0 - 19 * DAY - 10 * HOUR
+    october, december = november - 31 * DAY, november + 30 * DAY
+    books.entries(("team-a", "gpuHours: 99\nperiod: month\nprice: 2", 0))
+    books.write(
+        Run("o", started_ms=october, posted=days(october, october + 10 * HOUR)),
+        Run("n", started_ms=november, posted=days(november, november + 10 * HOUR)),
+    )
+    for at, taken in ((october + 9 * DAY, 4), (november + 9 * DAY, 3)):
+        books.clock.at_ms = at
+        body = {"namespace": "team-a", "gpuHours": f"-{taken}", "reason": "a fault"}
+        assert books.post("/v1/corrections", body, **{"Idempotency-Key": str(at)}).status_code == 200
+    books.clock.at_ms = december + DAY
+    query = f"month=2026-11&beside=2026-10,{november}/{december + DAY}"
+
+    rows = sheet(books.get(f"/v1/usage?{query}&format=csv").text)
+
+    assert [(row["from"], row["to"], row["gpuHours"], row["cost"]) for row in rows] == [
+        ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z", "10", "20"),
+        ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z", "10", "20"),
+        ("2026-11-01T00:00:00Z", "2026-12-02T00:00:00Z", "10", "20"),
+        ("2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z", "-3", "-6"),
+        ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z", "-4", "-8"),
+        ("2026-11-01T00:00:00Z", "2026-12-02T00:00:00Z", "-3", "-6"),
+    ]
+    told = books.get(f"/v1/usage?{query}&limit=9").get_json()["corrections"]
+    assert [each["amount"] for each in told] == [-4 * GPU * HOUR, -3 * GPU * HOUR]

@@ -5,6 +5,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -306,3 +307,100 @@ def test_the_burn_down_says_whose_dates_it_has(dashboards: Dashboards, visitor: 
     page = visitor.get("/namespaces/team-a", base_url=URL).text
 
     assert "<li>dates are those of Pacific/Auckland</li>" in page
+
+
+DECEMBER_5 = NOVEMBER + 34 * DAY
+
+
+def correct(dashboards: Dashboards, at_ms: int, hours: int) -> None:
+    """Somebody takes hours of team-a back at that time, charged in that month."""
+    dashboards.books.clock.at_ms = at_ms
+    body = {"namespace": "team-a", "gpuHours": str(hours), "reason": "the node was faulty"}
+    answer = dashboards.books.post("/v1/corrections", body, **{"Idempotency-Key": f"{at_ms}"})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Dashboards]:
+    made = Dashboards(tmp_path)
+    yield made
+    made.close()
+
+
+def shown(books: Dashboards, at_ms: int, query: str) -> tuple[list[list[str]], str]:
+    """The rows and the tiles of the page at that time."""
+    books.books.clock.at_ms = at_ms
+    client = books.client()
+    log_in(client)
+    page = client.get(f"/costs{query}", base_url=URL).text
+    tiles = re.findall(r'<dl class="tiles">(.*?)</dl>', page, re.DOTALL)
+    return table(client, query)[1:], " ".join(re.sub(r"<[^>]+>", " ", "".join(tiles)).split())
+
+
+@pytest.mark.parametrize("price", ["", "\nprice: 2"])
+def test_months_are_compared_with_what_was_taken_back_in_each(books: Dashboards, price: str) -> None:
+    """October: 1,000 h charged and 400 taken back, which is 600; November: 700 charged and 100 taken back."""
+    books.books.entries(("team-a", f"gpuHours: 9000\nperiod: month{price}", 0))
+    books.books.write(
+        *(run(f"o{number}", "team-a", OCTOBER + DAY, 100) for number in range(10)),
+        *(run(f"n{number}", "team-a", NOVEMBER + DAY, 100) for number in range(7)),
+    )
+    correct(books, OCTOBER + 20 * DAY, -400)
+    correct(books, NOVEMBER + 20 * DAY, -100)
+
+    (charged, corrected), tiles = shown(books, DECEMBER_5, "?month=2026-11")
+    _, of_october = shown(books, DECEMBER_5, "?month=2026-10")
+
+    times, unit = (2, " USD") if price else (1, "")
+    before = f"{600 * times:,}.00{unit}" if price else "600.00"
+    assert charged[:2] == ["team-a", "700.00"]
+    assert charged[-3:-1] == [before, "+0%"]
+    assert corrected[1] == "-100.00"
+    assert corrected[-3:] == [NONE if price else "0.00", NONE, "the node was faulty (admin; of 2026-11)"]
+    assert before in tiles.split("The month before")[1]
+    assert before in of_october.split("In the month")[1]
+
+
+def test_what_was_taken_back_in_the_last_days_tells_no_pace(books: Dashboards) -> None:
+    """14 h in the last 7 days, and 254 h until December: 14 + 14 / 168 * 254 = 35.17 h, of which 5 were taken
+    back once."""
+    books.books.entries(("team-a", "gpuHours: 9000\nperiod: month", 0))
+    books.books.write(run("old", "team-a", OCTOBER, 1), run("new", "team-a", T0 - 3 * DAY, 14))
+    correct(books, T0 - HOUR, -5)
+
+    _, tiles = shown(books, T0, "?month=2026-11")
+
+    assert "By the month's end 30.17" in tiles.replace("&#39;", "'")
+
+
+def test_two_currencies_are_never_one_figure_nor_one_order(books: Dashboards) -> None:
+    """In yen since 10 November: 20 EUR and 3,000 JPY are neither a change nor an order."""
+    yen = NOVEMBER + 9 * DAY
+    books.books.entries(
+        ("_settings", "currency: EUR", 0),
+        ("_settings", "currency: JPY", yen),
+        *((name, "gpuHours: 900\nperiod: month\nprice: 1", 0) for name in ("team-a", "team-c", "team-d")),
+        ("team-b", "gpuHours: 900\nperiod: month\nprice: 1", 0),
+        ("team-b", "gpuHours: 900\nperiod: month\nprice: 100", yen),
+        ("team-d", "gpuHours: 900\nperiod: month\nprice: 100", yen),
+    )
+    books.books.write(
+        run("b0", "team-b", OCTOBER + DAY, 20),
+        run("d0", "team-d", OCTOBER + DAY, 10),
+        run("a", "team-a", NOVEMBER, 20),
+        run("c", "team-c", NOVEMBER, 50),
+        run("b", "team-b", yen + DAY, 30),
+        run("d1", "team-d", NOVEMBER, 15),
+        run("d2", "team-d", yen + DAY, 2),
+    )
+
+    rows, tiles = shown(books, DECEMBER_5, "?month=2026-11")
+
+    # namespace, cost, month before, change
+    assert [(row[0], *row[3:]) for row in rows] == [
+        ("team-c", "50.00 EUR", NONE, "new"),
+        ("team-a", "20.00 EUR", NONE, "new"),
+        ("team-d", "15.00 EUR + 200.00 JPY", "10.00 EUR", "+50% EUR, new JPY"),
+        ("team-b", "3,000.00 JPY", "20.00 EUR", "-100% EUR, new JPY"),
+    ]
+    assert "85.00 EUR + 3,200.00 JPY" in tiles

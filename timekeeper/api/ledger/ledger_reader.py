@@ -297,18 +297,20 @@ class LedgerReader:
             yield from reports.lines(connection, asked, terms, limit)
 
     def corrections(self, asked: ReportQuery) -> list[PricedCorrection]:
-        """The corrections that were made in the report's first time range, the oldest first."""
+        """The corrections that were made in each of the report's time ranges, the oldest first."""
         with self.store.reading() as connection:
-            made = months.corrections(connection, asked.namespace or "", made=asked.span)
-            if not made:
-                return []
-            history, found = self.history(connection), []
-            for correction in made:
+            history, found = self.history(connection), list[PricedCorrection]()
+            made = (
+                (span, correction)
+                for span in (asked.span, *asked.beside)
+                for correction in months.corrections(connection, asked.namespace or "", made=span)
+            )
+            for span, correction in made:
                 at = correction.namespace, correction.at_ms
                 group = history.group(*at)
                 if asked.group in ("", group):
                     whose = months.corrected(connection, correction)
-                    found.append(PricedCorrection(correction, group, *history.price(*at), whose))
+                    found.append(PricedCorrection(correction, span, group, *history.price(*at), whose))
         return found
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:

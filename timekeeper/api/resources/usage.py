@@ -87,7 +87,7 @@ class CorrectionAnswer(AmountAnswer):
 
 class Usage(Span, Paged):
     """A report. `clusterName`: of the month of its end, null: none; `total`: the sum of this answer's rows;
-    `corrections`: made in its time, with its last rows."""
+    `corrections`: made in its times, with its last rows."""
 
     clusterName: str | None
     rows: list[UsageRow]
@@ -343,7 +343,8 @@ def _sheet(
         return report_formats.as_json(head, rows, lambda: {"next": follows})
     added = report_formats.RunningTotal(lines)
     nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)
-    corrected_amounts = [correction_answer(each.correction) for each in corrections]
+    once = {each.correction.number: each.correction for each in corrections}
+    corrected_amounts = [correction_answer(once[number]) for number in sorted(once)]
     return report_formats.as_json(
         head,
         nested,

@@ -1,7 +1,7 @@
 """What a month cost, beside the month before, and what the running month will have cost by its end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
@@ -65,9 +65,19 @@ class Bill:
         return found
 
     @property
-    def rank(self) -> tuple[Decimal, int]:
-        """For an order by cost, and by amount without prices."""
-        return sum(self.costs.values(), Decimal(0)), self.amount
+    def key(self) -> tuple[str, ...]:
+        """The cells; of a correction those of what it corrects."""
+        return tuple(value for name, value in self.cells.items() if name != _CORRECTION)
+
+    @property
+    def rank(self) -> tuple[bool, list[str], list[Decimal], int]:
+        """For an order: by currency, within it the largest cost first; last, by amount, what has no price."""
+        names = sorted(self.costs)
+        return not names, names, [-self.costs[name] for name in names], -self.amount
+
+    def figure(self, currency: str) -> Decimal:
+        """The cost in this currency; "": the amount."""
+        return self.costs.get(currency, Decimal(0)) if currency else Decimal(self.amount)
 
     def text(self, is_priced: bool) -> str:
         """What it costs; or its GPU-hours."""
@@ -92,6 +102,14 @@ class MonthReport:
     def has(self, at_ms: int) -> bool:
         """Whether its time contains the moment."""
         return self.from_ms <= at_ms < self.to_ms
+
+    @property
+    def net(self) -> "MonthReport":
+        """The same with each correction in what it corrects, and not beside it."""
+        bills: dict[tuple[str, ...], Bill] = {}
+        for bill in self.bills.values():
+            bills.setdefault(bill.key, Bill({**bill.cells, _CORRECTION: ""})).add(bill)
+        return replace(self, bills=bills)
 
     @property
     def total(self) -> Bill:
@@ -121,22 +139,26 @@ class MonthReports:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A month's charges under one key, those of the month before, and those by the month's end, None where
-    there is nothing to compare or to expect."""
+    there is nothing to compare or to expect. ``net``: with its corrections, and by the month's end if that is
+    expected; those of the month before are net, too."""
 
     bill: Bill
     before: Bill | None = None
     expected: Bill | None = None
+    net: Bill = field(default_factory=Bill)
 
     def change(self, is_priced: bool) -> str:
-        """By how much the month, or what is expected of it, is above the month before."""
+        """By how much the month, or what is expected of it, is above the month before, in each currency."""
         if self.before is None:
             return ""
-        now, then = self.expected or self.bill, self.before
-        if is_priced:
-            one, was = now.rank[0], then.rank[0]
-        else:
-            one, was = Decimal(now.amount), Decimal(then.amount)
-        return f"{100 * (one - was) / was:+.0f}%" if was else "new" if one else ""
+        names = sorted({*self.net.costs, *self.before.costs}) if is_priced else [""]
+        pairs = [(name, self.net.figure(name), self.before.figure(name)) for name in names]
+        texts = {
+            name: f"{100 * (now - was) / was:+.0f}%" if was else "new"
+            for name, now, was in pairs
+            if now or was
+        }
+        return ", ".join(f"{text} {name}" if len(texts) > 1 else text for name, text in texts.items())
 
 
 def costs(visit: Visit) -> PageContent:
@@ -181,16 +203,22 @@ def _compared(
     this = reports.of_month(month)
     if group in _ALONE:
         return [Comparison(each) for each in this.bills.values()], Comparison(this.total)
-    before = reports.of_month(month_before(month))
-    bills = {key: Bill(each.cells) for key, each in before.bills.items() if key not in this.bills}
-    bills = {**this.bills, **bills}
-    if not seen_ms:
-        rows = [Comparison(bill, before.of(key)) for key, bill in bills.items()]
-        return rows, Comparison(this.total, before.total)
-    week = reports.of(_week(visit))
-    rest = Decimal(this.to_ms - visit.now_ms) / seen_ms
-    rows = [Comparison(bill, before.of(key), bill.later(week.of(key), rest)) for key, bill in bills.items()]
-    return rows, Comparison(this.total, before.total, this.total.later(week.total, rest))
+    net, before = this.net, reports.of_month(month_before(month)).net
+    week = reports.of(_week(visit)).net if seen_ms else MonthReport({})
+    rest = Decimal(this.to_ms - visit.now_ms) / (seen_ms or 1)
+
+    def compared(bill: Bill, then: Bill, pace: Bill, whole: Bill) -> Comparison:
+        expected = bill.later(pace, rest) if seen_ms else None
+        return Comparison(bill, then, expected, whole.later(pace, rest))
+
+    def row(bill: Bill) -> Comparison:
+        is_compared = not bill.cells.get(_CORRECTION)
+        return compared(bill, *(each.of(bill.key) if is_compared else Bill() for each in (before, week, net)))
+
+    charged = {bill.key for bill in this.bills.values() if not bill.cells.get(_CORRECTION)}
+    gone = (Bill(bill.cells) for key, bill in before.bills.items() if key not in charged)
+    rows = list(map(row, (*this.bills.values(), *gone)))
+    return rows, compared(this.total, before.total, week.total, this.total)
 
 
 def _seen_ms(visit: Visit) -> int:
@@ -258,8 +286,11 @@ def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     if group == "day":  # a time for each row
         by_time = {(rows[0]["from"], rows[-1]["to"]): [*rows]} if rows else {}
     found = {(_ms(start), _ms(end)): (start, end) for start, end in by_time}
-    reports = {at: _report(visit, group, *at, by_time[texts]) for at, texts in found.items()}
-    named = {month_name(Interval(*at)): each for at, each in reports.items() if at != _week(visit)}
+    paid = {at: by_time[texts] for at, texts in found.items()}
+    if (week := _week(visit)) in paid:  # whose corrections tell no pace
+        paid[week] = [raw for raw in paid[week] if not raw.get(_CORRECTION)]
+    reports = {at: _report(visit, group, *at, rows) for at, rows in paid.items()}
+    named = {month_name(Interval(*at)): each for at, each in reports.items() if at != week}
     return MonthReports(reports, named)
 
 
@@ -283,7 +314,7 @@ def _report(visit: Visit, group: str, from_ms: int, to_ms: int, rows: list[Mappi
             cells = {"day": calendar_name("day", str(visit.zone), _ms(raw["from"]))}
         bills.setdefault(tuple(cells.values()), Bill(cells)).read(raw)
     if group != "day":
-        bills = dict(sorted(bills.items(), key=lambda each: each[1].rank, reverse=True))
+        bills = dict(sorted(bills.items(), key=lambda each: each[1].rank))
     return MonthReport(bills, from_ms, to_ms, len(rows))
 
 
