@@ -29,7 +29,7 @@ from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterSta
 
 EntryReason = (
     Literal["BrokenBudget", "EntriesGone", "IneffectiveField", "LatePrice"]
-    | Literal["MissingGroup", "MissingNamespace", "ModeChanged"]
+    | Literal["MissingGroup", "MissingNamespace", "ModeChanged", "UsedBefore"]
 )
 
 

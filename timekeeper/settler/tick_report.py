@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from zoneinfo import ZoneInfo
 
 from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
@@ -19,6 +20,7 @@ from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.request.device_classes import DeviceClass
+from timekeeper.core.texts import apart, moment
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
@@ -35,6 +37,7 @@ from timekeeper.settler.pod_notices import (
     demotion_notice,
     forecast_decision,
     held_notice,
+    hours_text,
     obstacle_decision,
     of_standings,
     short_decision,
@@ -73,7 +76,7 @@ def report(
     """Log and count what was written. Called before the ledger state takes the changes in. ``history``:
     with the entries of this tick."""
     settings = history.settings(now_ms)
-    for notice in read.notices:
+    for notice in (*read.notices, *_first_limits(cluster, ledger, decision, read)):
         notices.budget(notice)
     for entry in read.entries:
         if entry.key.startswith(LABEL):
@@ -116,6 +119,24 @@ def report(
     _unclassified(cluster, settings)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
+
+
+def _first_limits(
+    cluster: ClusterState, ledger: LedgerState, decision: TickDecision, read: EntryChanges
+) -> Iterator[BudgetNotice]:
+    """Of entries that limit a namespace or group for the first time, after part of the period was used."""
+    homes = {key: each for each in cluster.config_maps.values() for key, _ in each.data}
+    made = decision.statement_cache.statements
+    for key, at_ms in ((entry.key, entry.from_ms) for entry in read.entries if entry.key in homes):
+        statement = made.groups.get(key) or made.namespaces.get(key)
+        if statement is None or ledger.history.budget(key, at_ms).budget.amount is not None:
+            continue
+        account, balance = statement.account, statement.balance
+        if balance.granted is not None and (spent := balance.posted + balance.pending):
+            used, whole = apart(spent, balance.granted, first=hours_text)
+            since = moment(account.span.start_ms, ZoneInfo(account.zone))
+            said = f"{key}: {used} of {whole} GPU-hours are used since {since}"
+            yield BudgetNotice(homes[key], "UsedBefore", said, key)
 
 
 def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:

@@ -91,6 +91,7 @@ class ReviewedEntries:
     wrong: Mapping[str, EntryError]  # by key
     unbuilt: Mapping[str, tuple[str, ...]]  # sentence on what is not implemented -> keys of its entries
     unread: int  # entries beyond the limit on characters
+    limited: tuple[str, ...]  # the keys of those with a limit
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
@@ -135,7 +136,7 @@ def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> A
             refusal=refusal_text(violations),
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
-    ends = (*ended(before, now, standing_of), *_enforces(before, now))
+    ends = (*ended(before, now, standing_of), *_enforces(before, now), *_first_limits(fresh, standing_of))
     return AdmissionAnswer("valid", warnings=within_limits((*ends, *_unchanged(stale), *warnings(fresh))))
 
 
@@ -153,6 +154,7 @@ def entries(
     entries."""
     wrong: dict[str, EntryError] = {}
     unbuilt: dict[str, list[str]] = {}
+    limited: list[str] = []
     keys = {*data, *there}
     left = most_characters
     unread = 0
@@ -166,9 +168,11 @@ def entries(
             wrong[key] = value
         else:
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
+            limited += [key] if isinstance(value, Budget) and value.amount is not None else []
             for sentence in (*ineffective_fields(value), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
-    return ReviewedEntries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
+    alike = {sentence: tuple(keys) for sentence, keys in unbuilt.items()}
+    return ReviewedEntries(wrong, alike, unread, tuple(limited))
 
 
 def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:
@@ -226,6 +230,16 @@ def ended(
         yield _naming(namespaces, f"{{}} {lose}: {then}, unless another ConfigMap has it")
     if others := [key for key in gone if key.startswith("_")]:
         yield _naming(others, "No longer in force, unless another ConfigMap has it: {}.")
+
+
+def _first_limits(fresh: ReviewedEntries, standing_of: Callable[[str], StandingWord]) -> Iterator[str]:
+    """A warning to the author of a write that gives namespaces their first limit."""
+    names = {key: "" if key == DEFAULTS else key for key in fresh.limited if not key.startswith("_group.")}
+    if first := [key for key, name in names.items() if standing_of(name) == "UNLIMITED"]:
+        yield (
+            f"{_some(first)}: what was used since the running period began counts at once; the Event"
+            " UsedBefore and kubectl bursar budget say how much."
+        )
 
 
 def _then(before: Mapping[str, str], now: Mapping[str, str], default: StandingWord) -> str:

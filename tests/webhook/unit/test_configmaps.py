@@ -442,3 +442,15 @@ def test_a_field_that_has_ended_stays_where_it_was_and_is_written_nowhere_else(e
         assert refused.refusal.startswith(f"data[_settings], line 1, {field}: ")
         assert "; allowed: omit the field" in refused.refusal
     assert answer(without, before).refusal == ""
+
+
+def test_who_gives_namespaces_their_first_limit_is_told_that_what_was_used_counts() -> None:
+    written = config_map({"team-a": GOOD, "team-b": GOOD, "team-c": "gpuHours: unlimited", "_defaults": GOOD})
+    answer = judge(asked(written), **{"team-a": "UNLIMITED", "team-b": "IN_BUDGET", "team-c": "UNLIMITED"})
+
+    said = "what was used since the running period began counts at once; the Event UsedBefore and kubectl"
+    assert answer.warnings == (f"team-a: {said} bursar budget say how much.",)
+    assert judge(asked(written), default="UNLIMITED").warnings == (
+        f"_defaults: {said} bursar budget say how much.",
+    )
+    assert judge(asked(written)).warnings == ()  # nobody knows

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import msgspec
 from flask import Flask, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import GROUP, is_group
+from timekeeper.accounts.budget_history import DAY_MS, GROUP, is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, GrantKind, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
@@ -34,6 +35,7 @@ from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.budgets.sentences import beyond_its_group
 from timekeeper.core.names import DOMAIN
 from timekeeper.core.object_names import NAMESPACE
+from timekeeper.core.texts import moment
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import grants
 from timekeeper.store.engine.engine import Connection
@@ -175,7 +177,7 @@ class GrantsAnswer(Paged):
 
 class WrittenGrantsAnswer(Versioned):
     """The grants under the idempotency key: one, or the two of a transfer. `warnings`: where a namespace has
-    more of its own now than its group has left."""
+    more of its own now than its group has left, or its period ends within a day."""
 
     grants: list[GrantAnswer]
     warnings: list[str]
@@ -333,12 +335,18 @@ def written_answer(services: Services, given: tuple[GrantRow, ...]) -> Response:
     shown, receiver = list(map(_shown, given)), given[-1].grant
     with services.ledger.store.reading() as connection:
         statement = services.ledger.account(connection, receiver.subject)
-    own, group = statement.balance.remaining, statement.group
-    warning = ""
+        now_ms, _ = services.ledger.moment(connection)
+    own, group, warnings = statement.balance.remaining, statement.group, [""]
     if receiver.amount > 0 and group is not None:
         named = statement.in_force.budget.group
-        warning = beyond_its_group(receiver.subject, own, named, group.balance.remaining)
-    return answer(WrittenGrantsAnswer(version=1, grants=shown, warnings=[warning] if warning else []))
+        warnings.append(beyond_its_group(receiver.subject, own, named, group.balance.remaining))
+    if receiver.amount > 0 and receiver.span.end_ms - now_ms < DAY_MS:
+        ends = moment(receiver.span.end_ms, ZoneInfo(statement.account.zone))
+        warnings.append(
+            f"the period of {receiver.subject} ends at {ends}: what is left of it then is gone, but for its"
+            " carryOver"
+        )
+    return answer(WrittenGrantsAnswer(version=1, grants=shown, warnings=[*filter(None, warnings)]))
 
 
 def _shown(written: GrantRow) -> GrantAnswer:
