@@ -177,3 +177,39 @@ def test_months_tile_time_through_every_history_of_zones_and_closings(seed: int)
         if random.random() < 0.6:
             entry = BudgetEntry("_settings", f"timeZone: {random.choice(ZONES)}", now_ms)
             history = history.followed_by([entry])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sum_of_all_months_is_the_sum_of_all_charges(books: Books, seed: int) -> None:
+    """Pods at random over half a year, zones set at random, months closed meanwhile or not."""
+    random = Random(seed)
+    begin, end = OCTOBER - 20 * DAY, DECEMBER + 70 * DAY
+    total = 0
+    for number in range(40):
+        start = random.randrange(begin, end - 4 * DAY)
+        to = start + random.randrange(1, 3 * DAY)
+        rate = random.randrange(1, 4 * GPU)
+        books.write(Run(f"u{number}", started_ms=start, posted=days(start, to), ended_ms=to, rate=rate))
+        total += rate * (to - start)
+    books.clock.at_ms = begin + 25 * DAY
+    while books.clock() < end:
+        if random.random() < 0.7:
+            step(books)
+        books.clock.turn(random.randrange(1, 20 * DAY))
+        books.entries(("_settings", f"timeZone: {random.choice(ZONES)}", books.clock() - 1))
+    books.clock.at_ms = max(books.clock(), end + 40 * DAY)
+
+    names = ("2026-08", "2026-09", "2026-10", "2026-11", "2026-12", "2027-01", "2027-02", "2027-03")
+    sums = [sum(row["amount"] for row in books.rows(f"month={name}")) for name in names]
+    by_month = books.rows(f"from={begin - DAY}&by=month")
+    focus = books.get(f"/v1/usage?from={begin // 1000 * 1000}&by=month&format=focus").get_json()["rows"]
+
+    assert sum(sums) == total
+    assert sum(row["amount"] for row in by_month) == total
+    assert len({row["BillingPeriodStart"] for row in focus}) == len(by_month)
+    step(books)
+    pages = {name: books.get(f"/v1/months/{name}").get_json() for name in names}
+    assert [page["now"]["amount"] for page in pages.values()] == sums
+    assert {page["state"] for page in pages.values() if page["now"]["amount"]} == {"closed"}
+    assert all(page["differs"] == [] for page in pages.values())
+    assert all(one["to"] == other["from"] for one, other in pairwise(pages.values()))

@@ -445,8 +445,9 @@ def test_a_field_that_has_ended_stays_where_it_was_and_is_written_nowhere_else(e
 
 
 def test_who_gives_namespaces_their_first_limit_is_told_that_what_was_used_counts() -> None:
+    standings: dict[str, StandingWord] = {"team-a": "UNLIMITED", "team-b": "IN_BUDGET", "team-c": "UNLIMITED"}
     written = config_map({"team-a": GOOD, "team-b": GOOD, "team-c": "gpuHours: unlimited", "_defaults": GOOD})
-    answer = judge(asked(written), **{"team-a": "UNLIMITED", "team-b": "IN_BUDGET", "team-c": "UNLIMITED"})
+    answer = judge(asked(written), **standings)
 
     said = "what was used since the running period began counts at once; the Event UsedBefore and kubectl"
     assert answer.warnings == (f"team-a: {said} bursar budget say how much.",)
