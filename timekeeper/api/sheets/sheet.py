@@ -195,7 +195,9 @@ def _by_calendar(
         for column in columns
         if column.key != "to"
     )
-    return tuple(shown), [{**row, "from": calendar_name(step, str(zone), row["from"])} for row in rows]
+    # the middle is in it, whatever time zones cut its ends
+    middles = ((row, (row["from"] + row["to"]) // 2) for row in rows)
+    return tuple(shown), [{**row, "from": calendar_name(step, str(zone), at)} for row, at in middles]
 
 
 def _definition(column: Column) -> TableColumn:
