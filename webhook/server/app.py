@@ -36,7 +36,8 @@ def create_calls(
     /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
-    each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
+    each answer of /mutate and /validate, must not wait; ``record``: called with each decision that people may
+    ask about."""
 
     def recorded(review: PodReview | ObjectReview, decision: Decision | None) -> None:
         if decision is not None and not review.dry_run:
@@ -54,6 +55,9 @@ def create_calls(
     def of_governed(review: PodReview) -> AdmissionAnswer:
         policy = admission.policy_for(review.namespace)
         answer = validate(review, policy)
+        with admitting:
+            answer = admission.admitted(review, answer)
+        notice(review, answer)
         is_over = admission.is_over_budget(review.namespace)
         recorded(review, decisions.of_admission(review, answer, policy, is_over, monotonic_ms()))
         return answer

@@ -3,16 +3,20 @@ from them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import count
 
 from timekeeper.core.admission.marks import looks_governed
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.protection import cost, protected, takes_of
+from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from timekeeper.core.json_values import Json
+from timekeeper.core.protected import Published
 from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
-from webhook.standings import AdmissionBurst
+from webhook.admission.answers import refusal, with_causes
+from webhook.standings import AdmissionCounts, WorkerCounts
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"
@@ -27,7 +31,7 @@ class Reviewer:
 
     ``table`` returns the last table of standings or None; ``ca`` the PEM text that sidecars trust, None
     before it is loaded; ``asked`` whether a poll of the table was attempted. One thread at a time calls
-    `mutate`.
+    `mutate` and `admitted`.
     """
 
     def __init__(
@@ -41,9 +45,7 @@ class Reviewer:
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
-        # what was admitted, and of that what was protected; of pods that look governed apart: second calls
-        # count beside the first ones of their pods, and copies count as plain pods do
-        self._bursts = tuple((AdmissionBurst(), AdmissionBurst()) for _ in range(2))
+        self._counts, self._numbers = WorkerCounts(), count()
         # with the table, the CA and its freshness that they follow from; any thread replaces all of it
         self._policies: tuple[StandingsTable | None, str, bool, dict[str, AdmissionPolicy]] | None = None
 
@@ -60,30 +62,43 @@ class Reviewer:
         return ""
 
     def mutate(self, review: PodReview) -> AdmissionAnswer:
-        """The answer of /mutate. Raises NotReadyError."""
-        table = self._table()
-        policy = self._policy_of(review.namespace, table)
-        is_again = review.operation == "CREATE" and looks_governed(review.pod)
-        admitted, taken = self._bursts[is_again]
-        entry = table.entry_of(review.namespace) if table else None
-        protect, group = (entry.protect, entry.group) if entry else (None, "")
-        lookahead_ms = table.settings.lookahead_ms if table else None
+        """The answer of /mutate. Raises NotReadyError.
+
+        By what was counted it chooses class and hold, and refuses nothing. A call with marks, which is the
+        second for a pod or of a copy, is compared with such calls alone: its first one is among the others.
+        """
+        table, counts, namespace = self._table(), self._counts, review.namespace
+        policy = self._policy_of(namespace, table)
+        counts.forget(table, self._now_ms())
+        own = counts.marked if review.operation == "CREATE" and looks_governed(review.pod) else counts.plain
 
         def standing_of(request: GPURequest) -> Standing:
-            namespace, now_ms = review.namespace, self._now_ms()
-            spent = admitted.spent(namespace, now_ms)
-            by_group = admitted.spent(group, now_ms) if group else 0
-            now = standing(table, namespace, spent, now_ms, self._stale_after_ms, by_group)
-            return protected(now, protect, review.pod, request, taken.spent(namespace, now_ms), lookahead_ms)
+            (spent, taken), (again, taken_again) = own.spent(namespace), counts.marked.spent(namespace)
+            return self._standing(review, table, request, (max(spent, again), max(taken, taken_again)))
 
         answer = pods.mutate(review, standing_of, policy)
         admission = answer.admission
-        counted = admission.counted if admission is not None and not review.dry_run else None
-        if admission is not None and counted is not None:
-            for account in (review.namespace, group) if group else (review.namespace,):
-                admitted.add(account, cost(counted, lookahead_ms), self._now_ms())
-            if protect is not None and admission.standing.is_protected:
-                taken.add(review.namespace, takes_of(protect, counted, lookahead_ms), self._now_ms())
+        if admission is not None and (counted := admission.counted) is not None:
+            self._count(own, next(self._numbers), review, table, counted, admission.standing)
+        return answer
+
+    def admitted(self, review: PodReview, answer: AdmissionAnswer, name: str = "") -> AdmissionAnswer:
+        """The answer to a new pod, which is counted by its name where it is admitted: a refusal where those
+        admitted before it use up a budget with `deny`. ``name``: in place of its own."""
+        request = answer.admission.counted if answer.admission is not None else None
+        if request is None:
+            return answer
+        table, counts = self._table(), self._counts
+        counts.forget(table, self._now_ms())
+        # an API server has named it by now
+        name = name or review.pod["metadata"].get("name") or review.name or review.uid
+        sums = counts.admitted.spent(review.namespace, name)
+        now = self._standing(review, table, request, sums, denies=True)
+        if now.by_estimate and not now.is_protected:
+            exhausted = budget_violations(review.namespace, now, request)
+            refused = with_causes(refusal(exhausted, (), self.policy_for(review.namespace), False), review)
+            return replace(refused, warnings=answer.warnings, rules=(*refused.rules, *answer.rules))
+        self._count(counts.admitted, name, review, table, request, now)
         return answer
 
     def beside(self, claims: Iterable[Json], namespace: str) -> "Reviewer":
@@ -110,6 +125,34 @@ class Reviewer:
         """The namespace's standing by the table alone; of "" that of a namespace without an entry."""
         return standing(self._table(), namespace, 0, self._now_ms(), self._stale_after_ms).status
 
+    def _standing(
+        self,
+        review: PodReview,
+        table: StandingsTable | None,
+        request: GPURequest,
+        sums: tuple[int, int],
+        denies: bool = False,
+    ) -> Standing:
+        """The pod's, where so much is counted of its namespace and of the floor there."""
+        protect, lookahead_ms = _terms(table, review.namespace)
+        now = standing(table, review.namespace, sums[0], self._now_ms(), self._stale_after_ms, denies)
+        return protected(now, protect, review.pod, request, sums[1], lookahead_ms)
+
+    def _count(
+        self,
+        counts: AdmissionCounts,
+        name: str | int,
+        review: PodReview,
+        table: StandingsTable | None,
+        request: GPURequest,
+        now: Standing,
+    ) -> None:
+        if review.dry_run:
+            return
+        protect, lookahead_ms = _terms(table, review.namespace)
+        takes = takes_of(protect, request, lookahead_ms) if protect and now.is_protected else 0
+        counts.add(review.namespace, name, cost(request, lookahead_ms), takes, self._now_ms())
+
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table
         ages."""
@@ -129,3 +172,8 @@ class Reviewer:
             policy = effective_policy(replace(self._flags, sidecar=sidecar), table, fresh, key)
             policies[key] = policy
         return policy
+
+
+def _terms(table: StandingsTable | None, namespace: str) -> tuple[Published | None, int | None]:
+    """Which pods the namespace protects, and the lookahead."""
+    return (table.entry_of(namespace).protect, table.settings.lookahead_ms) if table else (None, None)

@@ -64,8 +64,9 @@ def _of_owner(admission: Reviewer, raw: object) -> HttpAnswer:
 def _answers(judging: Reviewer, reviews: Sequence[PodReview]) -> list[Json]:
     """Raises NotReadyError."""
     answers: list[Json] = []
-    for review in reviews:
-        answer = judging.mutate(replace(review, dry_run=False))  # it counts for the pods after it
+    for number, asked in enumerate(reviews):
+        review = replace(asked, dry_run=False)  # it counts for the pods after it
+        answer = judging.admitted(review, judging.mutate(review), str(number))
         pod = _numbered(patched(review.pod, answer.operations), judging.policy_for(review.namespace))
         answers.append(
             {

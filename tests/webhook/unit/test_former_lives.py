@@ -5,12 +5,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.exports import but_for_the_sidecars_amounts, marks_of, with_marks
 from tests.webhook.governing import EVERY_SIDECAR, LIMITED, WORDS, pods
 from tests.webhook.worlds import (
@@ -28,8 +26,6 @@ from tests.webhook.worlds import (
 from tests.worlds import Json
 from timekeeper.core.admission.policy import Standing
 from webhook.admission.validation import validate
-from webhook.server.reviewer import Reviewer
-from webhook.standings import decode
 
 GANG = {"bursar.dev/gang": "g", "bursar.dev/gang-size": "2"}
 OTHERS = [
@@ -171,22 +167,6 @@ def test_what_is_misspelt_or_misplaced_stays_refused(mistake: Json) -> None:
     raw["metadata"] |= mistake
 
     assert mutated(raw).refusal
-
-
-@pytest.mark.parametrize("copied", [False, True])
-@pytest.mark.parametrize("action", ["deny", "deprioritize"])
-def test_copies_are_counted_as_plain_pods_are(action: str, copied: bool) -> None:
-    """Half a GPU-hour is left, each of 40 pods takes a twenty-fourth of an hour."""
-    left = entry(remaining=1_800_000_000, onExhausted=action)
-    table = decode(orjson.dumps(standings({"lookaheadMs": 300_000}, team_a=left)), "", 0)
-    worker = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: 0, 30_000)
-    raw = governed(admitted(half())) if copied else admitted(half())
-
-    answers = [worker.mutate(review(raw)) for _ in range(40)]
-
-    in_budget = [answer.audit.get("standing") for answer in answers].count("IN_BUDGET")
-    assert in_budget == 12
-    assert sum(bool(answer.refusal) for answer in answers) == (28 if action == "deny" else 0)
 
 
 def test_marks_in_any_order_are_removed_by_one_patch_that_applies() -> None:

@@ -29,11 +29,17 @@ class World:
 
     def __init__(self, **fields: Any) -> None:
         self.now_ms, lookahead_ms = 0, fields.pop("lookahead_ms", 600_000)
-        document = standings(
+        self.document = standings(
             {"lookaheadMs": lookahead_ms}, team_a=entry(**{"standing": "OVER_BUDGET"} | fields)
         )
-        table = decode(orjson.dumps(document), "", 0)
-        self.reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: self.now_ms, 30_000)
+        self.reads_table(0)
+        self.reviewer = Reviewer(POLICY, lambda: self.table, lambda: "ca", lambda: self.now_ms, 30_000)
+
+    def reads_table(self, at_ms: int) -> None:
+        """A further table says the same, of a tick at this moment."""
+        self.now_ms = at_ms
+        document = {**self.document, "generated": self.document["generated"] + at_ms}
+        self.table = decode(orjson.dumps(document), "", at_ms)
 
     def create(self, raw: Json) -> AdmissionAnswer:
         return self.reviewer.mutate(review(raw))
@@ -81,7 +87,7 @@ def test_no_more_is_admitted_than_the_floor_has_room_for_also_between_two_tables
         "IN_BUDGET true",
         "OVER_BUDGET",
     ]
-    world.now_ms = 5_000
+    world.reads_table(2_000)
     assert outcome(world.create(serving())) == "IN_BUDGET true"
 
 

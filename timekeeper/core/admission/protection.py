@@ -11,16 +11,16 @@ from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.protected import Published
 from timekeeper.core.values import GPURequest
 
-LIFE_MS = 5_000  # of what was admitted: the next table counts it
+_NO_LOOKAHEAD_MS = 5_000  # what is counted where the table has no lookahead
 
 
 def cost(request: GPURequest, lookahead_ms: int | None) -> int:
     """The amount that the pod takes from the budget until the table includes it, in milli-GPU x ms.
 
     It is what the timekeeper reserves while the card is unknown: the compute share at weight 1,
-    over the lookahead; without a lookahead in the table, over LIFE_MS.
+    over the lookahead; without a lookahead in the table, over five seconds.
     """
-    return share_milli(request) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
+    return share_milli(request) * (_NO_LOOKAHEAD_MS if lookahead_ms is None else lookahead_ms)
 
 
 def share_milli(request: GPURequest) -> int:

@@ -83,28 +83,28 @@ def standing(
     spent: int,
     now_ms: int,
     stale_after_ms: int,
-    spent_by_group: int = 0,
+    denies: bool = False,
 ) -> Standing:
     """The namespace's standing now.
 
-    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms;
-    ``spent_by_group``: of all namespaces of its group.
+    ``spent``: what this worker counts of the namespace and the table may not know, in milli-GPU x ms: over
+    budget by this estimate is a namespace that so exceeds what remains to it, or to its group alone. Only a
+    budget with `deny` is compared with ``denies``, and only another without.
     """
     if table is None:
         return UNKNOWN
     entry = table.entry_of(namespace)
-    over = entry.standing.status == "OVER_BUDGET"
+    now, of_group = entry.standing, entry.group_left
+    over = now.status == "OVER_BUDGET"
     if table.is_unknown(over, entry.valid_until_ms, now_ms, stale_after_ms):
         return UNKNOWN
-    if over:
-        return entry.standing
-    if entry.remaining is not None and 0 < spent >= entry.remaining:
-        return replace(entry.standing, status="OVER_BUDGET", by_estimate=True)
-    left = entry.group_left
-    if left.remaining is not None and 0 < spent_by_group >= left.remaining:
-        of_group = replace(entry.standing, on_exhausted=left.on_exhausted, remaining=left.remaining)
-        return replace(of_group, status="OVER_BUDGET", by_estimate=True)
-    return entry.standing
+    if over or not spent:
+        return now
+    accounts = (entry.remaining, now.on_exhausted), (of_group.remaining, of_group.on_exhausted)
+    for left, action in accounts:
+        if left is not None and spent >= left and (action == "deny") is denies:
+            return replace(now, status="OVER_BUDGET", by_estimate=True, on_exhausted=action, remaining=left)
+    return now
 
 
 def is_fresh(table: StandingsTable | None, now_ms: int) -> bool:
