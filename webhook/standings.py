@@ -15,6 +15,8 @@ from timekeeper.core.admission.table import StandingsTable, read_entry, read_set
 SETTLES_MS = 2_000  # by then a tick knows a pod that was counted
 LONGEST_MS = 30_000  # a pod is counted where no table says more
 
+Sums = tuple[int, int]  # of what pods cost, and of what they take of their namespace's floor
+
 _NOTHING = (0, 0)
 
 
@@ -24,13 +26,12 @@ def decode(body: bytes, etag: str, now_ms: int) -> StandingsTable:
 
 
 class AdmissionCounts:
-    """Pods of the last seconds, each with what it costs and what it takes of its namespace's floor, and the
-    sums of these by namespace. For one thread at a time."""
+    """Pods of the last seconds, and their sums by namespace. For one thread at a time."""
 
     def __init__(self) -> None:
-        # by namespace and name, the latest last: its moment, cost and part of the floor
+        # by namespace and name, the latest last: the moment and both amounts
         self._counts: OrderedDict[tuple[str, str | int], tuple[int, int, int]] = OrderedDict()
-        self._sums: dict[str, tuple[int, int]] = {}
+        self._sums: dict[str, Sums] = {}
 
     def add(self, namespace: str, name: str | int, cost: int, takes: int, now_ms: int) -> None:
         """Counts a pod; a name that is counted already, once with the larger amounts."""
@@ -39,7 +40,7 @@ class AdmissionCounts:
         self._counts[namespace, name] = now_ms, cost, takes
         self._grow(namespace, cost - had_cost, takes - had_takes)
 
-    def spent(self, namespace: str, name: str = "") -> tuple[int, int]:
+    def spent(self, namespace: str, name: str = "") -> Sums:
         """The namespace's sums, without the pod of this name."""
         cost, takes = self._sums.get(namespace, _NOTHING)
         _, own_cost, own_takes = self._counts.get((namespace, name), (0, 0, 0))

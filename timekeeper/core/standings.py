@@ -66,7 +66,7 @@ class StandingsTable(Generic[Settings, Entry]):
     """One answer of the timekeeper, as a role decodes it."""
 
     etag: str
-    generated_ms: int  # by the timekeeper's clock
+    generated_ms: int  # its tick, by the timekeeper's clock: it knows pods up to then
     settings: Settings
     default: Entry  # of namespaces without an entry
     namespaces: Mapping[str, Entry]

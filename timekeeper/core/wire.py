@@ -190,7 +190,7 @@ class Standings(TypedDict):
 
     version: Literal[1]
     revision: str
-    generated: int  # when it was made, by the timekeeper's clock
+    generated: int  # the tick that made it, by the timekeeper's clock: it knows pods up to then
     settings: StandingSettings
     default: StandingEntry  # applies to namespaces that are not listed
     namespaces: dict[str, StandingEntry]

@@ -16,7 +16,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
 from webhook.admission.answers import refusal, with_causes
-from webhook.standings import AdmissionCounts, WorkerCounts
+from webhook.standings import AdmissionCounts, Sums, WorkerCounts
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"
@@ -74,12 +74,13 @@ class Reviewer:
 
         def standing_of(request: GPURequest) -> Standing:
             (spent, taken), (again, taken_again) = own.spent(namespace), counts.marked.spent(namespace)
-            return self._standing(review, table, request, (max(spent, again), max(taken, taken_again)))
+            sums = max(spent, again), max(taken, taken_again)
+            return self._standing(review, table, request, sums, denies=False)
 
         answer = pods.mutate(review, standing_of, policy)
         admission = answer.admission
-        if admission is not None and (counted := admission.counted) is not None:
-            self._count(own, next(self._numbers), review, table, counted, admission.standing)
+        if not review.dry_run and admission is not None and admission.counted is not None:
+            self._count(own, next(self._numbers), namespace, admission.counted, admission.standing)
         return answer
 
     def admitted(self, review: PodReview, answer: AdmissionAnswer, name: str = "") -> AdmissionAnswer:
@@ -98,7 +99,8 @@ class Reviewer:
             exhausted = budget_violations(review.namespace, now, request)
             refused = with_causes(refusal(exhausted, (), self.policy_for(review.namespace), False), review)
             return replace(refused, warnings=answer.warnings, rules=(*refused.rules, *answer.rules))
-        self._count(counts.admitted, name, review, table, request, now)
+        if not review.dry_run:
+            self._count(counts.admitted, name, review.namespace, request, now)
         return answer
 
     def beside(self, claims: Iterable[Json], namespace: str) -> "Reviewer":
@@ -126,12 +128,7 @@ class Reviewer:
         return standing(self._table(), namespace, 0, self._now_ms(), self._stale_after_ms).status
 
     def _standing(
-        self,
-        review: PodReview,
-        table: StandingsTable | None,
-        request: GPURequest,
-        sums: tuple[int, int],
-        denies: bool = False,
+        self, review: PodReview, table: StandingsTable | None, request: GPURequest, sums: Sums, denies: bool
     ) -> Standing:
         """The pod's, where so much is counted of its namespace and of the floor there."""
         protect, lookahead_ms = _terms(table, review.namespace)
@@ -139,19 +136,11 @@ class Reviewer:
         return protected(now, protect, review.pod, request, sums[1], lookahead_ms)
 
     def _count(
-        self,
-        counts: AdmissionCounts,
-        name: str | int,
-        review: PodReview,
-        table: StandingsTable | None,
-        request: GPURequest,
-        now: Standing,
+        self, counts: AdmissionCounts, name: str | int, namespace: str, request: GPURequest, now: Standing
     ) -> None:
-        if review.dry_run:
-            return
-        protect, lookahead_ms = _terms(table, review.namespace)
+        protect, lookahead_ms = _terms(self._table(), namespace)
         takes = takes_of(protect, request, lookahead_ms) if protect and now.is_protected else 0
-        counts.add(review.namespace, name, cost(request, lookahead_ms), takes, self._now_ms())
+        counts.add(namespace, name, cost(request, lookahead_ms), takes, self._now_ms())
 
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table

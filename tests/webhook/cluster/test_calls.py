@@ -2,6 +2,7 @@
 we leave behind its own plugins find nothing to change in."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -300,6 +301,38 @@ def test_forty_copies_at_once_are_counted_as_forty_plain_pods_are(world: World) 
 
     assert 0 < passed["plain"] <= 12
     assert 0 < passed["copied"] <= 12
+
+
+def test_creations_that_fail_refuse_nobody_else_in_their_group(world: World) -> None:
+    """Of a namespace over its own budget, that answer 409, and of one without a limit, whose quota is full:
+    each of 21.3 hours, beside a group with 300."""
+    world.budget("_group.lab", "gpuHours: 300\nperiod: month\nonExhausted: deny\n")
+    entries = {"fails": "gpuHours: 0\n", "unlimited": "gpuHours: unlimited\n", "other": "gpuHours: 900\n"}
+    for namespace, entry in entries.items():
+        world.add(namespace)
+        world.budget(namespace, f"{entry}period: month\ngroup: lab\n")
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    world.api.call("POST", "/api/v1/namespaces/unlimited/resourcequotas", quota)
+    eventually(lambda: world._class_of("fails") == "gpu-lower-priority", "the budget to be heard")
+    large = {"limits": {"bursar.dev/gpu-percent": "6400"}}
+    containers = [{"name": f"c{number}", "image": "x", "resources": large} for number in range(2)]
+    made = {**pod(containers=containers), "metadata": {"name": "taken"}}
+    world.api.call("POST", "/api/v1/namespaces/fails/pods", made)
+
+    failed: list[tuple[int, str]] = []
+    for namespace, name in [("fails", "taken")] * 40 + [("unlimited", f"p{each}") for each in range(10)]:
+        try:
+            body = {**made, "metadata": {"name": name}}
+            world.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        except ApiError as error:
+            failed.append((error.status, "quota" if "quota" in str(error) else "exists"))
+    path = "/api/v1/namespaces/other/pods"
+    said = [answer(world.stack.cp, "POST", path, pod()).refusal for _ in range(6)]
+
+    assert said == [""] * 6
+    assert Counter(failed) == {(409, "exists"): 40, (403, "quota"): 10}
+    left = world.stack.get("/v1/budgets/_group.lab", world.reader)["remaining"]
+    assert left > 299 * 3_600_000_000
 
 
 def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:

@@ -64,7 +64,7 @@ class World:
     def reads(self, at_ms: int, tick_ms: int | None = None, **changed: Json) -> None:
         """At this moment the worker reads a table of a tick at ``tick_ms``."""
         self.now_ms, self.namespaces = at_ms, {**self.namespaces, **changed}
-        document = standings({"lookaheadMs": 600_000}, **self.namespaces)
+        document = standings({"lookaheadMs": 600_000}, "1", **self.namespaces)
         document["generated"] = GENERATED + (at_ms if tick_ms is None else tick_ms)
         self.table = decode(orjson.dumps(document), str(next(self.numbers)), at_ms)
 
