@@ -19,6 +19,7 @@ from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
 from timekeeper.core.request.request import canonical
+from timekeeper.core.violation import TRY_AGAIN
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -96,7 +97,7 @@ def _reason(answer: AdmissionAnswer) -> tuple[str, dict[str, Figure]]:
     """Of a refusal: the first violated rule as one word, and its figures."""
     enforced = [rule for rule, mode in answer.rules if mode == "enforce"]
     reason = "".join(part.capitalize() for part in (enforced or ["refused"])[0].split("-"))
-    return reason, {MESSAGE: answer.refusal[:MAX_TEXT], "rules": ",".join(enforced)}
+    return reason, {MESSAGE: answer.refusal.removeprefix(TRY_AGAIN)[:MAX_TEXT], "rules": ",".join(enforced)}
 
 
 def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:

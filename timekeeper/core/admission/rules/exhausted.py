@@ -7,7 +7,7 @@ from timekeeper.core.admission.policy import Standing
 from timekeeper.core.rating.held import cards_text, depends_on_card, least_milli
 from timekeeper.core.texts import hours
 from timekeeper.core.values import GPURequest
-from timekeeper.core.violation import Violation, shown
+from timekeeper.core.violation import TRY_AGAIN, Violation, shown
 
 # They change from one pod to the next.
 _FIGURES = re.compile(
@@ -18,7 +18,7 @@ _FIGURES = re.compile(
 
 def without_figures(refusal: str) -> str:
     """The refusal in the words that all pods share, so that it makes one Event."""
-    return _FIGURES.sub("", refusal)
+    return _FIGURES.sub("", refusal.removeprefix(TRY_AGAIN))
 
 
 def budget_violations(
