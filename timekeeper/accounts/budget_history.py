@@ -6,10 +6,10 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from timekeeper.accounts.card_use.idleness import IDLE_ACTIONS, IdleAction, IdleTerms
@@ -28,6 +28,7 @@ from timekeeper.core.ledger.months import Months
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_at, is_given, period_rules
 from timekeeper.core.names import Mode
 
+_Value = TypeVar("_Value")
 DAY_MS = 86_400_000
 _UTC = BudgetSettings().time_zone
 # ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
@@ -319,28 +320,29 @@ class History:
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""
-        start = interval.start_ms
-        days = self._price_days(namespace)
-        while start < interval.end_ms:
-            billing = self._billing_of(namespace, start)
-            moments = sorted({*self._moments(namespace, start), *(at for at in days if at > start)})
-            later = (at for at in moments if self._billing_of(namespace, at) != billing)
-            end = min(interval.end_ms, next(later, interval.end_ms))
-            yield BillingInterval(Interval(start, end), *billing)
-            start = end
+        moments = {*self._moments(namespace), *self._price_days(namespace)}
+        cuts = _within(interval, moments)
+        for during, billing in _runs(
+            cuts, lambda at: (self.group(namespace, at), *self.price(namespace, at))
+        ):
+            yield BillingInterval(during, *billing)
+
+    def billing_terms(self, namespace: str, interval: Interval) -> Hashable:
+        """What the namespace's own entries say of group and price in this time. Namespaces with equal terms
+        have the same `billing_intervals`."""
+        own = self._dated.get(namespace, _NO_VALUES)
+
+        def terms(at_ms: int) -> Hashable:
+            entry = own.at(at_ms)
+            return (entry.group, entry.price, entry.later_prices) if isinstance(entry, Budget) else None
+
+        return tuple(_runs(_within(interval, own.from_ms), terms))
 
     def memberships(self, namespace: str) -> tuple[tuple[Interval, str], ...]:
         """When the namespace was in which group, in order; the last one continues."""
         if namespace not in self._memberships:
-            moments = [*self._moments(namespace), FOREVER_MS]
-            spans = ((Interval(*each), self.group(namespace, each[0])) for each in pairwise(moments))
-            runs = [
-                (group, [interval for interval, _ in run])
-                for group, run in groupby(spans, key=lambda each: each[1])
-            ]
-            self._memberships[namespace] = tuple(
-                (Interval(run[0].start_ms, run[-1].end_ms), group) for group, run in runs if group
-            )
+            runs = _runs([*self._moments(namespace), FOREVER_MS], lambda at: self.group(namespace, at))
+            self._memberships[namespace] = tuple(each for each in runs if each[1])
         return self._memberships[namespace]
 
     def groups_of(self, namespace: str) -> frozenset[str]:
@@ -417,14 +419,11 @@ class History:
         rules = self._period_rules_of(subject)
         return account_at(rules, at_ms) if rules else Account("once", "UTC", Interval(0, FOREVER_MS))
 
-    def _billing_of(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
-        return self.group(namespace, at_ms), *self.price(namespace, at_ms)
-
-    def _moments(self, subject: str, after_ms: int = -1) -> list[int]:
+    def _moments(self, subject: str) -> list[int]:
         """When anything that affects the subject may have changed, in order."""
         keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS, LABEL + subject)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
-        return sorted({at for each in dated for at in each if at > after_ms})
+        return sorted({at for each in dated for at in each})
 
     def _price_days(self, namespace: str) -> frozenset[int]:
         """When later prices of the namespace's entries may begin, in each time zone that was ever set."""
@@ -448,6 +447,20 @@ class History:
             budget = self.budget(subject, at).budget
             if budget.amount is not None:
                 yield PeriodRule(at, budget.period, self.settings(at).time_zone)
+
+
+def _within(interval: Interval, moments: Iterable[int]) -> list[int]:
+    """The interval's bounds, and the moments between them, in order."""
+    inside = (at for at in moments if interval.start_ms < at < interval.end_ms)
+    return sorted({interval.start_ms, *inside, interval.end_ms})
+
+
+def _runs(moments: Sequence[int], value: Callable[[int], _Value]) -> Iterator[tuple[Interval, _Value]]:
+    """The time from the first moment to the last, cut where the value changed, which does so at moments
+    alone; in order, without empty parts."""
+    for found, run in groupby(pairwise(moments), key=lambda bounds: value(bounds[0])):
+        parts = list(run)
+        yield Interval(parts[0][0], parts[-1][1]), found
 
 
 def protected_span(history: History, namespace: str, at_ms: int) -> Interval:

@@ -1,6 +1,6 @@
 """Usage reports: what charges are grouped by, over which intervals, and an amount in hours and money."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
@@ -46,9 +46,9 @@ _SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_0
 
 @dataclass(frozen=True, slots=True)
 class PriceInterval:
-    """A time during which a namespace was in one group and had one price."""
+    """A time during which namespaces were in one group and had one price."""
 
-    namespace: str
+    namespaces: tuple[str, ...]
     from_ms: int
     to_ms: int
     group: str
@@ -178,16 +178,18 @@ def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
 def price_intervals(
     history: History, namespaces: Iterable[str], span: Interval, group: str = ""
 ) -> Iterator[PriceInterval]:
-    """Group and price of each namespace throughout the span, cut where either changed; with ``group`` only
-    while it was in that group."""
+    """Group and price of each namespace throughout the span, cut where either changed, once for all with the
+    same terms; with ``group`` only while they were in that group."""
+    alike: dict[Hashable, list[str]] = {}
     for namespace in namespaces:
-        if group and group not in history.groups_of(namespace):
-            continue
-        for each in history.billing_intervals(namespace, span):
+        if not group or group in history.groups_of(namespace):
+            alike.setdefault(history.billing_terms(namespace, span), []).append(namespace)
+    for names in map(tuple, alike.values()):
+        for each in history.billing_intervals(names[0], span):
             during = each.interval
             if group in ("", each.group):
                 yield PriceInterval(
-                    namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency
+                    names, during.start_ms, during.end_ms, each.group, each.price, each.currency
                 )
 
 

@@ -39,8 +39,12 @@ def hash_of(connection: Connection, span: Interval, now_ms: int) -> Callable[[],
     def computed() -> MonthHash:
         history = history_of(entries)
         prices = digest(
-            line(each.namespace, each.from_ms, each.to_ms, each.group, each.price, each.currency)
-            for each in price_intervals(history, sorted(sums.namespaces), span)
+            line(*row)
+            for row in sorted(
+                (name, each.from_ms, each.to_ms, each.group, each.price, each.currency)
+                for each in price_intervals(history, sums.namespaces, span)
+                for name in each.namespaces
+            )
         )
         return MonthHash(sums.sessions, sums.amount, len(granted), charges, digest(granted), prices)
 

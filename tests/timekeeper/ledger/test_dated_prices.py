@@ -13,6 +13,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
+from sqlalchemy import Engine, event
 
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Town, budgets
@@ -184,3 +185,69 @@ def test_each_price_is_in_force_from_midnight_in_the_budgets_time_zone_on(books:
         ("2.5", "1", "2.5"),
         ("3", "1", "3"),
     ]
+
+
+HOURLY = [f"{1 + hour * 7 % 11}.{hour % 8}" for hour in range(72)]
+
+
+@pytest.mark.parametrize("group", ["", "_group.lab"])
+def test_a_price_for_each_hour_values_each_hour_of_every_namespace(books: Books, group: str) -> None:
+    begin = NOVEMBER - 9 * DAY
+    books.entries(
+        *(("_settings", f"price: {price}", begin + at * HOUR) for at, price in enumerate(HOURLY)),
+        ("lab-1", "gpuHours: 9\nperiod: month\ngroup: lab", begin - HOUR),
+        ("lab-2", "gpuHours: 7\nperiod: month\ngroup: lab", begin - 2 * HOUR),
+        ("lab-2", "gpuHours: 7\nperiod: month", begin + 50 * HOUR),
+    )
+    # (first hour, hours), each of one GPU
+    held = {"lab-1": (3, 60), "lab-2": (40, 20), "alone": (0, 72), "bare": (10, 5)}
+    books.write(
+        *(
+            Run(name, name, started_ms=begin + at * HOUR, posted=days(begin + at * HOUR, begin + end * HOUR))
+            for name, (at, length) in held.items()
+            for end in (at + length,)
+        )
+    )
+    wanted: dict[tuple[str, str], tuple[Fraction, Fraction]] = {}
+    for name, (at, length) in held.items():
+        for hour in range(at, at + length):
+            if not group or name == "lab-1" or (name == "lab-2" and hour < 50):
+                price = Fraction(HOURLY[hour])
+                hours, cost = wanted.get((name, HOURLY[hour]), (Fraction(0), Fraction(0)))
+                wanted[name, HOURLY[hour]] = hours + 1, cost + price
+
+    rows = {}
+    for by in ("namespace", "pod"):
+        span = f"from={begin}&to={begin + 72 * HOUR}&group={by}" + (f"&namespace={group}" if group else "")
+        found = csv.DictReader(io.StringIO(books.get(f"/v1/usage?format=csv&{span}").text))
+        rows[by] = summed(
+            (each["namespace"], each["price"], each["gpuHours"], each["cost"]) for each in found
+        )
+
+    assert rows == {"namespace": wanted, "pod": wanted}
+
+
+def test_a_report_sends_the_database_each_price_once_for_all_namespaces(books: Books) -> None:
+    begin = NOVEMBER - 9 * DAY
+    books.entries(
+        *(("_settings", f"price: {price}", begin + at * HOUR) for at, price in enumerate(HOURLY)),
+        *((f"team-{number}", "gpuHours: 9\nperiod: month", begin - number * HOUR) for number in range(2, 40)),
+    )
+    begun = begin + 10 * HOUR
+    books.write(
+        *(Run(f"u{number}", f"team-{number}", posted=days(begun, begun + HOUR)) for number in range(60))
+    )
+    sent: list[str] = []
+
+    @event.listens_for(Engine, "before_cursor_execute")
+    def keep(_connection: object, _cursor: object, _said: str, values: object, *_: object) -> None:
+        given = values.values() if isinstance(values, dict) else values
+        sent.extend(each for each in given if isinstance(each, str) and each.startswith("[["))  # type: ignore[attr-defined]
+
+    try:
+        books.get(f"/v1/usage?format=csv&from={begin}&to={begin + 72 * HOUR}")
+    finally:
+        event.remove(Engine, "before_cursor_execute", keep)
+
+    # team-0 and the others without an entry, those with one, and team-a, which has prices of its own
+    assert sum(len(json.loads(each)) for each in sent) <= 60 + 2 * len(HOURLY)

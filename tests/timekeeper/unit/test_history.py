@@ -1,6 +1,8 @@
 """Entries dated by when they took effect, and the accounts that follow from them."""
 
+import sys
 from dataclasses import replace
+from types import FrameType
 from typing import cast
 
 from hypothesis import given
@@ -10,6 +12,7 @@ from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, gpu_pod
 from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, entry_value, history_of
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.usage import price_intervals
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
@@ -226,6 +229,42 @@ def test_a_report_is_cut_where_group_or_price_changed_and_nowhere_else() -> None
         BillingInterval(Interval(400, 900), "", "2", "USD"),
     ]
     assert list(of.billing_intervals("team-a", Interval(200, 200))) == []
+
+
+def test_a_price_for_each_hour_is_cut_once_for_all_namespaces_with_the_same_terms() -> None:
+    hours = 31 * 24
+    of = history(
+        *(("_settings", f"price: {1 + hour % 7}", NOV_1 + hour * HOUR) for hour in range(-48, hours)),
+        *((f"own-{number}", MONTH, NOV_1 - number * DAY) for number in range(1, 30)),
+        ("lab", f"{MONTH}\ngroup: lab", NOV_1 - DAY),
+        ("lab", MONTH, NOV_10),
+    )
+    names = [
+        *(f"own-{number}" for number in range(1, 30)),
+        *(f"bare-{number}" for number in range(30)),
+        "lab",
+    ]
+    asked: list[int] = []
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is History.price.__code__:
+            asked.append(frame.f_locals["at_ms"])
+
+    sys.setprofile(count)
+    try:
+        found = list(price_intervals(of, names, Interval(NOV_1, NOV_1 + hours * HOUR)))
+    finally:
+        sys.setprofile(None)
+
+    # those with an entry, those without, and the one that left its group at a full hour: an hour each
+    assert [(len(each.namespaces), each.from_ms) for each in found] == [
+        (count, NOV_1 + hour * HOUR) for count in (29, 30, 1) for hour in range(hours)
+    ]
+    assert {each.price for each in found if each.from_ms == NOV_10} == {str(1 + 9 * 24 % 7)}
+    assert [each.group for each in found if each.namespaces == ("lab",)] == [
+        "lab" if hour < 9 * 24 else "" for hour in range(hours)
+    ]
+    assert len(asked) == 3 * hours
 
 
 def test_from_the_default_to_an_own_entry_of_the_same_kind_the_account_goes_on() -> None:

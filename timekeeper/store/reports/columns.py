@@ -30,7 +30,7 @@ from timekeeper.store.sessions import json_rows, json_text
 Expression = ColumnElement[Any]
 
 _OF_DEVICE = {"classes": ("class",), "drivers": ("driver",), "devices": ("pool", "device")}
-_DATED = ("namespace", "from_ms", "to_ms", *DATED)
+_TERMS = ("from_ms", "to_ms", *DATED)
 
 
 def of_namespaces(dialect: str, namespace: Expression, only: str | None, some: str) -> list[Expression]:
@@ -150,6 +150,14 @@ def claimed(dialect: str, rows: Any, name: str) -> Expression:
 
 
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
-    """The price intervals as a table: one parameter for any number."""
-    columns = dict.fromkeys(_DATED, Text) | {"from_ms": BigInteger, "to_ms": BigInteger}
-    return json_rows(dialect, "dated", columns, literal(json_text(map(attrgetter(*_DATED), terms))))
+    """The price intervals as a table, for each of their namespaces: two parameters for any number."""
+    numbers = {names: number for number, names in enumerate({each.namespaces: None for each in terms})}
+    listed = ((number, name) for names, number in numbers.items() for name in names)
+    members = json_rows(
+        dialect, "members", {"number": BigInteger, "namespace": Text}, literal(json_text(listed))
+    )
+    columns = {"number": BigInteger, "from_ms": BigInteger, "to_ms": BigInteger, **dict.fromkeys(DATED, Text)}
+    rows = ((numbers[each.namespaces], *attrgetter(*_TERMS)(each)) for each in terms)
+    own = json_rows(dialect, "terms", columns, literal(json_text(rows))).c
+    found = select(members.c.namespace, *(own[name] for name in _TERMS))
+    return found.where(own.number == members.c.number).cte("dated").prefix_with("MATERIALIZED")

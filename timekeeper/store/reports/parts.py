@@ -289,7 +289,11 @@ class Parts:
             return source
         own = self.dated.c
         meets = and_(own.from_ms < span.end, own.to_ms > span.start)
-        return source.join(self.dated, and_(own.namespace == self._its(rows.c.namespace), meets))
+        # SQLite compares each interval with each row unless the rows come first; a row without an interval is
+        # then in no `_Clip`, whose bounds are NULL
+        is_first = self.dialect == "sqlite" and self.shape.is_cut
+        theirs = own.namespace == self._its(rows.c.namespace)
+        return source.join(self.dated, and_(theirs, meets), isouter=is_first)
 
     def _key(self, rows: FromClause, name: str, devices: DeviceRows | None) -> Expression:
         if name.startswith(LABEL):

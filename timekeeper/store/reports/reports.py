@@ -138,7 +138,7 @@ def namespaces(connection: Connection, asked: ReportQuery) -> tuple[str, ...]:
 def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:
     """The namespaces that were in the group at any time of the span."""
     meets = (each for each in intervals if each.from_ms < span.end_ms and each.to_ms > span.start_ms)
-    return tuple(sorted({each.namespace for each in meets}))
+    return tuple(sorted({name for each in meets for name in each.namespaces}))
 
 
 def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
@@ -193,8 +193,7 @@ class _Report:
         self._every = every
         self._made: dict[Shape, Select[Any]] = {}
         self._busy = busy_statement(self._dialect, asked)
-        ever = {each.namespace for each in terms} if asked.group else set()
-        self._ever = self._listed(tuple(sorted(ever)))  # the group's namespaces
+        self._ever = self._listed(_members(terms, asked.hull))  # the group's namespaces
 
     def together(self) -> Iterator[tuple[Interval, ...]]:
         """The time ranges that one statement reads: neighbours for which day totals suffice."""
