@@ -196,15 +196,16 @@ def price_intervals(
 def gpu_hours(amount: int) -> str:
     """An amount in GPU-hours as decimal text: exact if finite, else to 12 places, from which the amount can
     still be recovered."""
-    return _decimal(Decimal(amount), Decimal(GPU_HOUR))
+    return decimal(Decimal(amount), Decimal(GPU_HOUR))
 
 
 def cost(amount: int, price: str) -> str:
     """An amount at a price per GPU-hour as decimal text, to 12 places."""
-    return _decimal(Decimal(amount) * Decimal(price), Decimal(GPU_HOUR))
+    return decimal(Decimal(amount) * Decimal(price), Decimal(GPU_HOUR))
 
 
-def _decimal(numerator: Decimal, denominator: Decimal) -> str:
+def decimal(numerator: Decimal, denominator: Decimal) -> str:
+    """The quotient as decimal text, to 12 places."""
     with localcontext() as context:
         context.prec = 60
         value = (numerator / denominator).quantize(_DIGITS, ROUND_HALF_EVEN)

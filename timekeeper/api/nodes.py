@@ -76,11 +76,11 @@ class NodeCharge(_From, AmountAnswer):
 
 
 class NodeAnswer(_From, Paged):
-    """A node, and the charges of pods that held cards there between `from` and `to`, those that run first,
-    then by their end, the last first. All times are in RFC 3339. `state`: `left`: the API server has no such
-    Node since `left`, as the timekeeper saw it; `silent`: it has it, and nothing is heard of it since
-    `heard`; else `there`. `heard`: until when the node was heard with a pod on it, null: never; `total`: of
-    these rows."""
+    """A node, and the charges of pods that held cards there between `from` and `to`, in each page those that
+    run first, then by their end, the last first. All times are in RFC 3339. `state`: `left`: the API server
+    has no such Node since `left`, as the timekeeper saw it; `silent`: it has it, and nothing is heard of it
+    since `heard`; else `there`. `heard`: until when the node was heard with a pod on it, null: never;
+    `total`: of these rows."""
 
     node: str
     state: NodeState

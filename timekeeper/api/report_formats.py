@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 
@@ -20,9 +21,10 @@ from timekeeper.accounts.usage import (
 from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sheet import Raw
 from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_USE
-from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.core.ledger.metering import Interval, calendar_name, period_at
 from timekeeper.core.ledger.months import Months, month_name
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.texts import exact_moment
 
 Cells = Mapping[str, Any]
 
@@ -40,7 +42,8 @@ def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ..
         *(OF_CORRECTIONS if with_corrections else ()),
         *(OF_CLUSTERS if any(name for _, name in asked.clusters) else ()),
     )
-    return ("from", "to", *asked.columns, *(column.key for column in figures))
+    step = ("step",) if asked.step else ()
+    return ("from", "to", *step, *asked.columns, *(column.key for column in figures))
 
 
 def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
@@ -54,8 +57,8 @@ def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 
 
 def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
-    """One line of a CSV report, with use in GPU-hours too."""
-    row = _priced(asked, line)
+    """One line of a CSV report, with use in GPU-hours too, and times of the report's zone."""
+    row = _priced(asked, line) | _bounds(asked, line.span)
     hours = {name: row[figure] for name, figure in _HOURS.items() if figure in row}
     return row | {name: amount if amount is None else gpu_hours(amount) for name, amount in hours.items()}
 
@@ -63,14 +66,31 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     """A correction as a line of a CSV report. Its last cell has reason, author and the month of the wrong
     charge; charges leave it empty."""
-    known = _corrected(asked, priced)
+    at_ms = priced.correction.created_ms
+    span = asked.step_at(at_ms) if asked.step else asked.span
+    known = _corrected(asked, priced) | _bounds(asked, span) | _step(asked, at_ms)
     return {name: known.get(name, "") for name in columns(asked, True)}
+
+
+def _bounds(asked: ReportQuery, span: Interval) -> dict[str, str]:
+    """A row's time in a file."""
+    zone = ZoneInfo(asked.zone)
+    return {"from": _local(span.start_ms, zone), "to": _local(span.end_ms, zone)}
+
+
+def _step(asked: ReportQuery, at_ms: int) -> dict[str, str]:
+    """What the calendar calls the step of this moment: of its middle, which is in it whatever time zones cut
+    the ends of months."""
+    span = asked.step_at(at_ms) if asked.step else None
+    return {"step": _named(asked.step, asked.zone, (span.start_ms + span.end_ms) // 2)} if span else {}
+
+
+_local, _named = lru_cache(1_024)(exact_moment), lru_cache(1_024)(calendar_name)
 
 
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     correction, amount = priced.correction, priced.correction.amount
     month = month_name(_month_at(asked.months, correction.at_ms))
-    span = asked.step_at(correction.created_ms) if asked.step else priced.span
     labels = orjson.loads(priced.of.get("labels", "{}"))
     return {
         **priced.of,
@@ -78,7 +98,6 @@ def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
         **{"namespace": correction.namespace, "pod": correction.pod, "group": priced.group},
         **{"price": priced.price, "currency": priced.currency},
         **{"posted": amount, "pending": 0, "amount": amount, "gpuHours": Raw(gpu_hours(amount))},
-        **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
         "cost": _cost(amount, priced.price),
         "correction": f"{correction.reason} ({correction.actor}; of {month})",
         "clusterName": asked.cluster_of(_month_at(asked.months, correction.created_ms)),
@@ -105,6 +124,7 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     sums = line.sums
     has_times = bool(asked.step or asked.beside)
     row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if has_times else {}
+    row |= _step(asked, line.span.start_ms)
     row |= zip(asked.columns, line.key, strict=True)
     row |= {
         "posted": sums.posted,
@@ -210,7 +230,7 @@ def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     own = dict.fromkeys(("uid", "pod"), correction.pod or correction.namespace) | {"labels": "{}"}
     own |= {name: priced.of[name] for name in own if name in priced.of}
     row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
-    row |= {"from": iso(of.start_ms), "to": iso(of.end_ms)}
+    row |= {"from": iso(of.start_ms), "to": iso(of.end_ms), **_step(asked, of.start_ms)}
     row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if row["claim"] else "Pod"
     row["description"] = f"Correction by {correction.actor}: {correction.reason}"
     return _focus(asked, row, correction.created_ms)

@@ -5,6 +5,7 @@ import socket
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from decimal import Decimal
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from timekeeper.cli.output import (
     sheet_of,
     silent,
 )
+from timekeeper.core.texts import GPU_HOUR
 from timekeeper.edge import http_client
 from timekeeper.edge.http1 import HttpResponse
 from timekeeper.edge.http_client import HttpClient, Server
@@ -29,6 +31,7 @@ from timekeeper.edge.http_client import HttpClient, Server
 _CONNECT_S = 10.0
 _WITHIN_S = 300.0  # for a whole answer: a report may take long
 _MOST_BYTES = 1 << 30
+MAX_ROWS = 10_000  # of one answer
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
     403: "the account may not do this in this namespace: see docs/access.md",
@@ -100,13 +103,31 @@ class Client:
         self, form: str, path: str, *lists: str, most: int | None = None, **query: str | None
     ) -> PrintedSheet:
         """What a command prints in this form: the server's Table, or for JSON and YAML the answer, with these
-        lists of it as its items. ``most``: rows in all, None: those of every page. Raises CommandError."""
+        lists of it as its items. ``most``: rows in all, and a warning where there are more; None: those of
+        every page. Raises CommandError."""
         if most is not None:
             query["limit"] = str(most)
         if form not in OBJECTS:
             return joined(self._tables(form, path, query, most))
-        answer = self.get(path, **query)
+        answer = self.whole(path, *lists, **query) if lists and not most else self.get(path, **query)
         return PrintedSheet(answer=listing(answer, *lists) if lists else answer)
+
+    def whole(self, path: str, *lists: str, **query: str | None) -> Any:
+        """The JSON of an answer with these lists, and its total, of every page. Raises CommandError."""
+        answer = page = self.get(path, **query)
+        while all(isinstance(page[name], list) for name in lists):
+            self.say(f"{sum(len(answer[name]) for name in lists)} {' and '.join(lists)} read")
+            if page.get("next") is None:
+                return answer
+            page = self.get(path, **{**query, "after": page["next"]})
+            for name in lists:
+                answer[name] += page[name]
+            if "total" in page:
+                amount = answer["total"]["amount"] + page["total"]["amount"]
+                exact = round(Decimal(amount) / GPU_HOUR, 12).normalize()
+                answer["total"] = {"amount": amount, "gpuHours": f"{exact:f}"}
+            answer["next"] = page.get("next")
+        raise self._is_another("JSON")
 
     def answered(self, form: str, path: str, **query: str | None) -> tuple[PrintedSheet, Any]:
         """The same of a route whose Table has the answer, by which the command decides how it ends."""
@@ -120,7 +141,7 @@ class Client:
         """The same of a route in pages, of which JSON and YAML have the members alone."""
         if form not in OBJECTS:
             return joined(self._tables(form, path, query))
-        return PrintedSheet(answer=list(self.pages(path, list_of, **query)))
+        return PrintedSheet(answer=self.whole(path, list_of, **query)[list_of])
 
     def _tables(
         self, form: str, path: str, query: Mapping[str, str | None], most: int | None = None
@@ -134,8 +155,10 @@ class Client:
             )
             read += len(page["rows"])
             self.say(f"{read} rows read")
-            yield sheet_of(page)
             after = page["metadata"]["continue"]
+            if after and most is not None and read >= most:
+                page["warnings"].append(f"Only {read} are listed, and there are more.")
+            yield sheet_of(page)
 
     def csv(self, path: str, columns: Collection[str], **query: str | None) -> str:
         """The bill in CSV. Raises CommandError, also where one of these columns is missing."""
@@ -145,21 +168,6 @@ class Client:
         if not is_csv or not set(columns) <= set(text.partition("\n")[0].strip().split(",")):
             raise self._is_another("CSV")
         return text
-
-    def pages(self, path: str, list_of: str, **query: str | None) -> Iterator[Any]:
-        """The members of all pages."""
-        after: str | None = None
-        read = 0
-        while True:
-            page = self.get(path, after=after, **query)
-            if not isinstance(page[list_of], list):
-                raise self._is_another("JSON")
-            read += len(page[list_of])
-            self.say(f"{read} {list_of} read")
-            yield from page[list_of]
-            after = page.get("next")
-            if after is None:
-                return
 
     def post(self, form: str, path: str, body: object, *lists: str, **headers: str) -> PrintedSheet:
         """What a command prints of the answer to this body, as `sheet`. Raises CommandError."""
@@ -270,8 +278,8 @@ def _kind(status: int) -> type[CommandError]:
 
 
 def _accepted(form: str) -> dict[str, str]:
-    """Of a Table for people the times of the budgets' zone, of CSV those of UTC."""
-    return {"Accept": f"{_TABLE};timeZone=UTC" if form == "csv" else _TABLE}
+    """A Table for people, or of CSV the exact one."""
+    return {"Accept": f"{_TABLE};exact=true" if form == "csv" else _TABLE}
 
 
 def _asked(path: str, query: Mapping[str, str | None]) -> str:

@@ -3,13 +3,16 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from typing import Any
 from urllib.parse import quote
 
 import click
 from click.core import ParameterSource
 
 from timekeeper.cli import bill, output, words
-from timekeeper.cli.client import BILL, FOCUS
+from timekeeper.cli.client import BILL, FOCUS, MAX_ROWS
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.examples import add_examples
@@ -98,6 +101,7 @@ def used(
 ) -> None:
     """What was charged in a time, by namespace, owner, workload, pod, node, model or label."""
     namespace = options.scope(all_namespaces)
+    is_file = form == "csv"  # all rows, which the server has in pages where it does not sort them
     with connected(options, namespace or "") as client:
         sheet = client.sheet(
             form,
@@ -109,9 +113,18 @@ def used(
             month=month,
             group=group,
             by=by,
-            sort=None if by else "-gpuHours",
+            sort=None if by or is_file else "-gpuHours",
             use="true" if use else None,
         )
+    if is_file and not by:
+        try:
+            rows = sorted(sheet.rows, key=lambda row: -Decimal(row["gpuHours"] or 0))
+        except InvalidOperation as error:
+            raise CommandError("the timekeeper is older than this command; -o json is exact") from error
+        sheet = replace(sheet, rows=tuple(rows))
+    elif not by and len(sheet.rows) >= MAX_ROWS:
+        said = f"Only the {MAX_ROWS} largest are listed, and there may be more: -o csv has all."
+        sheet = replace(sheet, warnings=(*sheet.warnings, said))
     output.show(sheet, form)
 
 
@@ -253,7 +266,7 @@ cli.add_command(simulate)
     "--most",
     default=100,
     show_default=True,
-    type=click.IntRange(1, 10_000),
+    type=click.IntRange(1, MAX_ROWS),
     metavar="NUMBER",
     help="how many, the newest",
 )
@@ -344,7 +357,11 @@ def charges(
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         path = f"/v1/nodes/{quote(name, safe='')}"
-        sheet = client.sheet(form, path, namespace=namespace, from_=begin, to=end, limit="10000")
+        asked: Any = {"namespace": namespace, "from_": begin, "to": end, "limit": str(MAX_ROWS)}
+        if form in output.OBJECTS:
+            sheet = output.PrintedSheet(answer=client.whole(path, "charges", **asked))
+        else:
+            sheet = client.sheet(form, path, **asked)
     output.show(sheet, form, output.within(namespace))
 
 

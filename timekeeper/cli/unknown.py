@@ -13,7 +13,7 @@ from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOTHING_RECORDED
 
-_MOST = "1000"  # of the newest rows whose names are compared
+_MOST = "1000"  # rows whose names are compared
 _NO_KIND = "doesn't have a resource type"
 _RESOURCES = {"Pod": "pods", CLAIM: "resourceclaims"}
 
@@ -57,7 +57,7 @@ def check_node(client: Client, kubectl: Kubectl, node: str) -> None:
         raise CommandError(
             f"the map has no card of node {node}: no inventory describes one, or none was reported yet"
         )
-    near = _near(node, (each["name"] for each in client.pages("/v1/cluster", "nodes")))
+    near = _near(node, (each["name"] for each in client.whole("/v1/cluster", "nodes")["nodes"]))
     raise CommandError(f"there is no node {node} on the map{near}")
 
 

@@ -3,10 +3,9 @@
 import click
 
 from timekeeper.cli import output, words
+from timekeeper.cli.client import MAX_ROWS
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, TIME, ClusterCommand
-
-_MOST = 10_000  # rows of one answer
 
 
 @click.command(cls=ClusterCommand, unless=("name",), short_help="What enforcement would have done")
@@ -26,6 +25,6 @@ def would(
     namespace = name or options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         sheet = client.sheet(
-            form, "/v1/would", "rows", namespace=namespace, from_=begin, to=end, limit=str(_MOST)
+            form, "/v1/would", "rows", namespace=namespace, from_=begin, to=end, limit=str(MAX_ROWS)
         )
     output.show(sheet, form, output.within(namespace))

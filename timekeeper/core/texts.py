@@ -181,7 +181,17 @@ _UTC_TIME = re.compile(
 def moment(time_ms: int | None, zone: tzinfo = UTC, to: Literal["minutes", "seconds"] = "minutes") -> str:
     """A time of a zone with its difference from UTC, by ISO 8601, such as 2026-11-01 00:00+01:00, or with Z;
     "" for None."""
-    return "" if time_ms is None else _written(datetime.fromtimestamp(time_ms // 1000, zone), to)
+    return "" if time_ms is None else _written(_at(time_ms, zone), to)
+
+
+def exact_moment(time_ms: int, zone: tzinfo) -> str:
+    """The same in a file, by RFC 3339, in whole seconds where it is one."""
+    at = _at(time_ms, zone).replace(microsecond=time_ms % 1000 * 1000)
+    return at.isoformat("T", "milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")
+
+
+def _at(time_ms: int, zone: tzinfo) -> datetime:
+    return datetime.fromtimestamp(time_ms // 1000, zone)
 
 
 def _written(at: datetime, to: str) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MAX_AGE_S = 30
+MAX_ROWS = 10_000  # of one answer
 
 
 class _Answer(Json):
@@ -59,10 +61,21 @@ class ApiCaller:
         ApiRefusedError."""
         return self._read("GET", path, query_string=_given(query))
 
+    def whole(self, path: str, list_of: str, **query: str | int | None) -> Json:
+        """As `get`, with this list of every page."""
+        page = self.get(path, limit=MAX_ROWS, **query)
+        rows = [*page[list_of]]
+        while page["next"]:
+            page = self.get(path, limit=MAX_ROWS, **{**query, "after": page["next"]})
+            rows += page[list_of]
+        return {**page, list_of: rows}
+
     def table(self, path: str, **query: str | int | None) -> list[dict[str, str]]:
-        """The rows of an answer that is CSV. Raises ApiRefusedError."""
+        """The rows of an answer that is CSV, of every page. Raises ApiRefusedError."""
         answer = self._open("GET", path, query_string=_given(query), buffered=True)
-        return list(csv.DictReader(io.StringIO(answer.text)))
+        rows = list(csv.DictReader(io.StringIO(answer.text)))
+        follows = re.search(r"after=([\w-]+)", answer.headers.get("Link", ""))
+        return rows + self.table(path, **{**query, "after": follows[1]}) if follows else rows
 
     def stream(self, path: str, **query: str | int | None) -> TestResponse:
         """An answer whose body is read in pieces; to be closed. Raises ApiRefusedError."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, tzinfo
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from flask import Flask, Response, g, request, send_from_directory
@@ -184,7 +185,8 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
 
 
 def _sent(file: Download) -> Response:
-    response = Response(file.answer.iter_encoded(), content_type=file.answer.content_type)
+    body = chain((file.start,), file.answer.iter_encoded())
+    response = Response(body, content_type=file.answer.content_type)
     response.call_on_close(file.answer.close)
     response.headers.set("Content-Disposition", "attachment", filename=file.name)
     return response

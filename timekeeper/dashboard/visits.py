@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import tzinfo
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from werkzeug.test import TestResponse
@@ -11,6 +11,7 @@ from werkzeug.test import TestResponse
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
 
 FORBIDDEN = 403
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,16 @@ class Visit:
         """A parameter that is not empty."""
         return self.asked.get(name) or otherwise
 
+    def page_of(self, rows: list[Row], each: int) -> tuple[list[Row], int, str | None, str | None]:
+        """The rows of the page that the visitor chose, the number of the first, and links to the page before
+        and the next one. A number beyond the last page is the last."""
+        text = self.asked.get("page", "")
+        asked = int(text) - 1 if text.isascii() and text.isdigit() and len(text) < 7 else 0
+        at = max(0, min(asked, (len(rows) - 1) // each))
+        before = self.link(page=at) if at else None
+        after = self.link(page=at + 2) if each * (at + 1) < len(rows) else None
+        return rows[each * at : each * (at + 1)], each * at + 1, before, after
+
     def link(self, **changed: str | int | None) -> str:
         """The address of this page with other parameters; None leaves one out."""
         return link(self.path, **{**self.asked, **changed})
@@ -55,10 +66,11 @@ class PageContent:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """An answer of the API as a file for the visitor."""
+    """An answer of the API as a file for the visitor, which begins with ``start``."""
 
     name: str
     answer: TestResponse
+    start: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +90,6 @@ def part(ask: Callable[[], Json]) -> Part:
         if error.status != FORBIDDEN:
             raise
         return Part(None, error.detail)
-
-
-def page_at(text: str | None, rows: int, each: int) -> int:
-    """The place of a page of this many rows, from 0; a number beyond the last page is the last."""
-    asked = int(text) - 1 if text and text.isascii() and text.isdigit() and len(text) < 7 else 0
-    return max(0, min(asked, (rows - 1) // each))
 
 
 def link(path: str, **query: str | int | None) -> str:

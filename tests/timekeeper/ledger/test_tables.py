@@ -136,8 +136,10 @@ def test_a_grant_that_was_made_is_a_row(ledger: Dashboards) -> None:
     assert answer.get_json()["rows"][0]["cells"][1:] == ["team-a", "2", "manual", ADMIN_NAME, "more"]
 
 
-@pytest.mark.parametrize(("options", "first"), [("", "2026-11-01"), (";timeZone=UTC", "2026-10-31 23:00Z")])
-def test_a_table_is_of_the_budgets_zone_unless_it_is_asked_for_in_utc(
+@pytest.mark.parametrize(
+    ("options", "first"), [("", "2026-11-01"), (";exact=true", "2026-11-01T00:00:00+01:00")]
+)
+def test_a_table_is_of_the_budgets_zone(
     options: str, first: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     made = filled(tmp_path_factory.mktemp("zone"))

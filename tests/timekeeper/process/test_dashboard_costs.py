@@ -178,7 +178,7 @@ def test_costs_are_grouped_by_what_the_visitor_chooses(visitor: Client) -> None:
 
 def test_the_files_have_every_row_exactly(dashboards: Dashboards, visitor: Client) -> None:
     answer = visitor.get("/costs/csv?month=2026-11&group=pod&namespace=team-a", base_url=URL)
-    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    rows = list(csv.DictReader(io.StringIO(answer.data.decode("utf-8-sig"))))
 
     assert answer.headers["Content-Disposition"] == "attachment; filename=bursar-2026-11-team-a.csv"
     assert answer.content_type == "text/csv; charset=utf-8"

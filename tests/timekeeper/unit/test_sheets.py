@@ -222,18 +222,65 @@ def test_use_by_label_has_a_row_for_pods_without_it() -> None:
 @pytest.mark.parametrize(
     ("step", "names"), [("day", ["2026-11-21", "2026-11-22"]), ("month", ["2026-11", "2026-11"])]
 )
-def test_rows_of_the_calendar_have_its_names_and_in_csv_their_bounds(step: str, names: list[str]) -> None:
+def test_rows_of_the_calendar_have_its_names_and_in_a_file_their_bounds_too(
+    step: str, names: list[str]
+) -> None:
     """The last one runs, so its end is not the calendar's."""
     bounds = [MIDNIGHT - 9 * 3_600_000, MIDNIGHT + 15 * 3_600_000, MIDNIGHT + 16 * 3_600_000]
-    rows = [{**charge()["rows"][0], "from": at, "to": to} for at, to in itertools.pairwise(bounds)]
-    forms = (False, True)
-    tokyo = ZoneInfo("Asia/Tokyo")
-    table, exact = (usage.USAGE.table({"rows": rows}, MIDNIGHT, tokyo, step, form) for form in forms)
+    rows = [
+        {**charge()["rows"][0], "from": at, "to": to, "step": name}
+        for (at, to), name in zip(itertools.pairwise(bounds), names, strict=True)
+    ]
+    table, exact = (
+        usage.USAGE.table({"rows": rows}, MIDNIGHT, ZoneInfo("Asia/Tokyo"), step, is_exact)
+        for is_exact in (False, True)
+    )
 
     assert [column["name"] for column in table["columnDefinitions"]][:2] == [step.capitalize(), "Namespace"]
     assert [row["cells"][0] for row in table["rows"]] == names
-    assert [column["key"] for column in exact["columnDefinitions"]][:2] == ["from", "to"]
-    assert exact["rows"][0]["cells"][:2] == ["2026-11-20 15:00Z", "2026-11-21 15:00Z"]
+    assert [column["key"] for column in exact["columnDefinitions"]][:3] == ["from", "to", "step"]
+    assert exact["rows"][1]["cells"][:3] == [
+        "2026-11-22T00:00:00+09:00",
+        "2026-11-22T01:00:00+09:00",
+        names[1],
+    ]
+
+
+def exact_cells(sheet: Sheet, answer: Json, now_ms: int = MIDNIGHT) -> list[Json]:
+    """The rows for a file."""
+    table = sheet.table(answer, now_ms, is_exact=True)
+    keys = [each["key"] for each in table["columnDefinitions"]]
+    return [dict(zip(keys, row["cells"], strict=True)) for row in table["rows"]]
+
+
+def test_a_file_has_durations_in_seconds_whole_lists_and_shares_as_numbers() -> None:
+    pods = [{"namespace": "a", "name": f"p{at}", "held": "bound"} for at in range(6)]
+    used = CARD | {"used_share_milli": 1, "used_memory_mib": 4000, "pods": pods, "more_pods": 3}
+    nodes = [{"name": "n", "closed": "", "cards": [used]}, {"name": "bare", "closed": "", "cards": []}]
+
+    card, bare = exact_cells(cluster.MAP, {"nodes": nodes, "posted": MIDNIGHT})
+    (held,) = exact_cells(sessions.SESSIONS, {"sessions": [session(bound=MIDNIGHT - 61_500)]})
+
+    assert (card["compute"], card["memory"], bare["compute"]) == ("0.1", "25", "")
+    assert card["pods"] == "a/p0, a/p1, a/p2, a/p3, a/p4, a/p5 and 3 more"
+    assert (held["age"], held["bound"]) == ("61.5", "2026-11-20T23:58:58.500Z")
+
+
+def test_an_unlimited_budget_of_a_file_has_no_number() -> None:
+    (row,) = exact_cells(budgets.BUDGETS, listed(budget(granted=None, posted=1, pending=0)))
+
+    assert (row["granted"], row["used"], row["percent"]) == ("unlimited", "0.000000000278", "")
+
+
+@pytest.mark.parametrize("rows", [499, 500])
+def test_a_life_says_where_it_is_cut(rows: int) -> None:
+    charges = [{"claim": "c", "bound": at, "sentence": "Charged."} for at in range(rows)]
+    life = {"subject": "claim/c", "namespace": "a", "steps": [], "charges": charges, "waitsFor": []}
+    life |= {"budget": "It has a budget.", "received": "", "mode": "", "protected": []}
+
+    assert decisions.LIFE.table(life, MIDNIGHT)["warnings"] == [
+        "Only its newest 500 decisions and charges are read; decisions and usage have all."
+    ] * (rows == 500)
 
 
 def test_a_table_s_cells_and_sentences_have_the_times_of_the_zone() -> None:

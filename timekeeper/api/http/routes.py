@@ -135,8 +135,9 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
             answer = orjson.loads(made.get_data())
             # the zone that cut the steps
             zone = ZoneInfo(given["timeZone"]) if "timeZone" in given else services.ledger.zone()
-            is_exact = (options or {}).get("timezone") == "UTC"
-            table = sheet.table(answer, services.clock(), zone, given.get("by", ""), is_exact)
+            is_exact = (options or {}).get("exact") == "true"
+            step = given.get("by", "all").removeprefix("all")
+            table = sheet.table(answer, services.clock(), zone, step, is_exact)
             return Response(orjson.dumps(table), content_type=TABLE, headers={"Cache-Control": "no-store"})
 
         if route.method != "GET" or not route.shared_by:

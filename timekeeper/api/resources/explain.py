@@ -29,6 +29,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
+from timekeeper.api.sheets.decisions import MOST_OF_LIFE
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import (
@@ -58,7 +59,6 @@ from timekeeper.store.engine.workloads import BY_LABEL
 from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
 
-_MOST = 500
 _MOST_NAMED = 20
 _MOST_HOLDERS = 4
 _NO_ALLOCATION = "no allocation of claim {} is known: it is charged once it holds GPUs"
@@ -91,11 +91,11 @@ class ChargeAnswer(AmountAnswer):
 
 
 class ExplanationAnswer(Versioned):
-    """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
-    `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
-    namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its
-    mode now, and what follows, empty where it is the cluster's; `protected`: what its entry protects, and
-    whether these pods are, else empty."""
+    """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its newest 500
+    sessions; `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
+    namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its mode
+    now, and what follows, empty where it is the cluster's; `protected`: what its entry protects, and whether
+    these pods are, else empty."""
 
     namespace: str
     subject: str
@@ -160,7 +160,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             makers = controllers_of(connection, which.namespace, kind, name)
             which = replace(which, owners=(*which.owners, *makers))
         now_ms, history = ledger.moment(connection)
-        rows = [] if kind == CLAIM else page(connection, which, _MOST)[::-1]
+        rows = [] if kind == CLAIM else page(connection, which, MOST_OF_LIFE)[::-1]
         rows = _in_order(rows)
         charged = _sessions(connection, which, subject, now_ms)
         waits = _waiting(rows, charged)
@@ -266,14 +266,14 @@ def _sessions(
     """Of a pod its own, and those of the claims that it uses, by their beginning."""
     kind, _, name = subject.partition("/")
     if kind == CLAIM:
-        return sessions.of_claim(connection, which.namespace, name, now_ms, _MOST)
+        return sessions.of_claim(connection, which.namespace, name, now_ms, MOST_OF_LIFE)
     pod = which.subject, which.owners, which.uid
-    own = sessions.of_pods(connection, which.namespace, *pod, now_ms, _MOST)
+    own = sessions.of_pods(connection, which.namespace, *pod, now_ms, MOST_OF_LIFE)
     if not which.subject:
         return own
     own = [each for each in own if which.uid or not each.session.is_claim]
-    used = sessions.used_by(connection, which.namespace, which.subject, now_ms, _MOST)
-    return sorted((*own, *used), key=lambda each: each.session.bound_ms)[-_MOST:]
+    used = sessions.used_by(connection, which.namespace, which.subject, now_ms, MOST_OF_LIFE)
+    return sorted((*own, *used), key=lambda each: each.session.bound_ms)[-MOST_OF_LIFE:]
 
 
 def _orphans(connection: Connection, namespace: str) -> set[str]:
@@ -354,7 +354,7 @@ def _of_its_update(connection: Connection, waits: Decision, now_ms: int) -> list
     kind, _, name = waits.owner.partition("/")
     if kind != "Deployment" or "capMilli" not in waits.figures:
         return []
-    own = sessions.of_pods(connection, waits.namespace, "", (waits.owner,), "", now_ms, _MOST)
+    own = sessions.of_pods(connection, waits.namespace, "", (waits.owner,), "", now_ms, MOST_OF_LIFE)
     holders = [
         charged.session.name
         for charged in own

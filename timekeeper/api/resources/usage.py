@@ -47,8 +47,9 @@ _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
 
 class UsageRow(_Times, AmountAnswer):
     """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
-    several time ranges; `requested` to `usedBy` if use was requested. `unused`: measured and not used, summed
-    by session and hour. `measured` to `usedBy` are null for a time of which no measured use is kept."""
+    several time ranges, `step`, the calendar's name, if it is cut; `requested` to `usedBy` if use was
+    requested. `unused`: measured and not used, summed by session and hour. `measured` to `usedBy` are null
+    for a time of which no measured use is kept."""
 
     namespace: NotRequired[str]
     group: NotRequired[str]
@@ -62,6 +63,7 @@ class UsageRow(_Times, AmountAnswer):
     classes: NotRequired[str]
     drivers: NotRequired[str]
     devices: NotRequired[str]
+    step: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     posted: int
     pending: int

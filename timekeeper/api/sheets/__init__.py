@@ -1,7 +1,7 @@
 """What a table of each resource shows, declared once: its columns over the rows of a plain answer. `kubectl
 bursar`, the dashboard, CSV and a Table of Kubernetes print it.
 
-Pure: no call, no clock, no database. May import the core alone.
+Pure: no call, no clock, no database.
 """
 
 from timekeeper.api.sheets.budgets import BUDGET, BUDGETS, GRANTS, GROUP_GRANTS

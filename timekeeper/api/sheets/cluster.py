@@ -17,6 +17,7 @@ from timekeeper.api.sheets.sheet import (
     CellKind,
     Json,
     Sheet,
+    exact_percent,
 )
 from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES, undescribed_sentence, unnamed_sentence
 from timekeeper.core.texts import NOT_PLACED, age
@@ -35,7 +36,8 @@ def bar(used: int, whole: int) -> str:
     return f"{_FULL * full}{_FREE * (_CELLS - full)} {100 * used // whole:3d}%"
 
 
-_BAR = CellKind("bar", lambda parts, _: bar(*parts))
+_BAR = CellKind("bar", lambda parts, _: bar(*parts), exact=exact_percent)
+_PODS = CellKind("", lambda raw, _: _pods(raw), exact=lambda raw, _: _pods(raw, None))
 
 
 def _cards(answer: Json) -> Iterator[Json]:
@@ -63,12 +65,12 @@ def _state(raw: Json) -> str:
     return ", ".join(word for word, is_so in faults if is_so)
 
 
-def _pods(raw: Json) -> str:
+def _pods(raw: Json, most: int | None = _SHOWN_PODS) -> str:
     pods = raw.get("pods", ())
     held = ((f"{pod['namespace']}/{pod['name']}", pod["held"]) for pod in pods)
     names = [name if state == "bound" else f"{name} ({state})" for name, state in held]
-    more = max(0, len(names) - _SHOWN_PODS) + raw.get("more_pods", 0)
-    return ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else "")
+    more = len(names[most or len(names) :]) + raw.get("more_pods", 0)
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def _memory(raw: Json) -> tuple[int, int]:
@@ -115,7 +117,7 @@ MAP = Sheet(
             lambda raw: "/".join(map(str, _memory(raw))) if "index" in raw else "",
         ),
         TEXT("state", "State", "why it is not usable", _state),
-        TEXT("pods", "Pods", "that hold a part of it", _pods),
+        _PODS("pods", "Pods", "that hold a part of it", lambda raw: raw),
     ),
     rows=_cards,
     empty="no node has cards",

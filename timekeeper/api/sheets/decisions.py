@@ -22,6 +22,7 @@ from timekeeper.core.texts import NOT_PLACED, NOTHING_RECORDED, apart, moment
 from timekeeper.core.violation import first_of
 
 _MOST_NODES = 4
+MOST_OF_LIFE = 500  # decisions and charges, the newest
 
 DECISIONS = Sheet(
     columns=(
@@ -113,7 +114,13 @@ def _life_columns(answer: Json) -> Iterable[Column]:
     return (each for each in _LIFE if each.key != "pod" or not is_one_pod)
 
 
-LIFE = Sheet(columns=_LIFE, rows=_lines, chosen=_life_columns, has_answer=True)
+def _cut(answer: Json, _now_ms: int) -> Iterator[str]:
+    """That there may be more than is listed."""
+    if MOST_OF_LIFE in (len(answer["steps"]), len(answer["charges"])):
+        yield f"Only its newest {MOST_OF_LIFE} decisions and charges are read; decisions and usage have all."
+
+
+LIFE = Sheet(columns=_LIFE, rows=_lines, chosen=_life_columns, has_answer=True, warnings=_cut)
 
 
 def _would_warnings(answer: Json, _now_ms: int) -> Iterator[str]:

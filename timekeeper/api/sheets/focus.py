@@ -93,7 +93,7 @@ _FIGURES = {
 _WORDS = {
     **{"x_Group": "group", "x_Owner": "owner", "x_Node": "node", "x_GpuModels": "models"},
     **{"x_DeviceClasses": "classes", "x_Drivers": "drivers", "x_Devices": "devices"},
-    **{"x_ClusterName": "clusterName", "x_Workload": "workload"},
+    **{"x_ClusterName": "clusterName", "x_Workload": "workload", "x_Step": "step"},
 }
 _OURS = (
     *(INTEGER(key, key, _AS_CSV, _figure(name)) for key, name in _FIGURES.items()),

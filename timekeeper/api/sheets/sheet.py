@@ -1,12 +1,14 @@
 """Columns and sheets as values, and a sheet as a Table of Kubernetes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
+from decimal import Decimal
 from typing import Any, Literal, NotRequired, TypedDict
 
+from timekeeper.accounts.usage import decimal, gpu_hours
 from timekeeper.core import texts
-from timekeeper.core.ledger.metering import CALENDAR, calendar_name
+from timekeeper.core.ledger.metering import calendar_name
 
 Json = Mapping[str, Any]
 Value = str | Callable[[Any], Any]
@@ -22,11 +24,13 @@ class Raw:
 @dataclass(frozen=True, slots=True)
 class CellKind:
     """What the values of columns are. ``format``: in a Table, and by which the dashboard chooses a cell's
-    form; ``text(value, now_ms)``: for people; ``is_number``: aligned to the right."""
+    form; ``text(value, now_ms)``: for people; ``is_number``: aligned to the right; ``exact(value, now_ms)``:
+    for files, None: as for people."""
 
     format: str
     text: Callable[[Any, int], str] = lambda value, _: str(value)
     is_number: bool = False
+    exact: Callable[[Any, int], str] | None = None
 
     def __call__(self, key: str, title: str, about: str, value: Value = "", priority: int = 0) -> "Column":
         """A column of this kind."""
@@ -50,13 +54,33 @@ class Column:
         """Its value in a row of the answer; text is for people already."""
         return row[self.value] if isinstance(self.value, str) else self.value(row)
 
-    def cell(self, row: Json, now_ms: int) -> str | int | None:
-        """The same for people; None: there is none."""
-        value = self.of(row)
-        if value is None and self.kind is not AMOUNT:
+    def cell(self, row: Json, now_ms: int, zone: tzinfo, is_exact: bool) -> str | int | None:
+        """The same for people, or for a file, with its times in this zone; None: there is none."""
+        value, kind = self.of(row), self.kind
+        if value is None and kind is not AMOUNT:
             return None
-        is_shown = self.kind is INTEGER or isinstance(value, str)
-        return value if is_shown else self.kind.text(value, now_ms)
+        if kind is INTEGER:
+            return int(value)
+        if is_exact and kind.format == "date-time" and isinstance(value, int):
+            return texts.exact_moment(value, zone)
+        text = kind.exact if is_exact and kind.exact else kind.text
+        if kind is MONTH_OF:
+            return calendar_name("month", str(zone), value)
+        said = value if isinstance(value, str) else text(value, now_ms)
+        return texts.in_zone(said, zone) if kind.format in _WITH_TIMES else said
+
+
+def _exact_hours(amount: int | None, _now_ms: int) -> str:
+    return "unlimited" if amount is None else gpu_hours(amount)
+
+
+def _seconds(span: Sequence[int | None], now_ms: int) -> str:
+    return decimal(Decimal((span[1] or now_ms) - (span[0] or 0)), Decimal(1000))
+
+
+def exact_percent(parts: Sequence[int], _now_ms: int) -> str:
+    """The part of the whole as a number; "" without a whole."""
+    return decimal(Decimal(100 * parts[0]), Decimal(parts[1])) if parts[1] else ""
 
 
 TEXT = CellKind("")
@@ -72,17 +96,18 @@ MODE = CellKind("mode")
 HASH = CellKind("hash")
 DECIMAL = CellKind("decimal", is_number=True)
 INTEGER = CellKind("int64", is_number=True)
-AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.cell(amount), True)  # milli-GPU x ms; None: unlimited
-USED = CellKind("gpu-hours", lambda amount, _: texts.cell(amount, is_used=True), True)  # of what is granted
+# milli-GPU x ms; None: unlimited
+AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.cell(amount), True, _exact_hours)
+USED = replace(AMOUNT, text=lambda amount, _: texts.cell(amount, is_used=True))  # of what is granted
 GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
 TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
 EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds"))
 MONTH_OF = CellKind("month")
 _WITH_TIMES = frozenset(("date-time", "sentence", ""))
 AGE = CellKind(
-    "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True
+    "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True, _seconds
 )  # from, to or None
-PERCENT = CellKind("percent", lambda parts, _: texts.percent(*parts), True)  # part and whole
+PERCENT = CellKind("percent", lambda parts, _: texts.percent(*parts), True, exact_percent)  # part and whole
 
 
 class TableColumn(TypedDict):
@@ -152,15 +177,15 @@ class Sheet:
     def table(
         self, answer: Json, now_ms: int, zone: tzinfo = UTC, step: str = "", is_exact: bool = False
     ) -> TableAnswer:
-        """The answer as a Table, with times of this zone, and days and months by their names where it is by
-        such a ``step`` of the zone; ``is_exact``: times in UTC, each by itself. ``key``, ``empty``, ``notes``
-        and ``warnings`` are ours: clients of Kubernetes pass over them."""
+        """The answer as a Table, with times of this zone; for people with the name of each ``step`` in place
+        of its bounds, for a file (``is_exact``) with all columns and exact figures. ``key``, ``empty``,
+        ``notes`` and ``warnings`` are ours: clients of Kubernetes pass over them."""
         columns = self.columns if self.chosen is None else tuple(self.chosen(answer))
-        rows = list(self.rows(answer))
-        if step in CALENDAR and not is_exact:
-            columns, rows = _by_calendar(columns, rows, step, zone)
-        shown = UTC if is_exact else zone
-        lines = ([_cell(column, row, now_ms, shown, zone) for column in columns] for row in rows)
+        if step and not is_exact:
+            columns = tuple(_by_calendar(columns, step))
+        lines = (
+            [column.cell(row, now_ms, zone, is_exact) for column in columns] for row in self.rows(answer)
+        )
         made: TableAnswer = {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
@@ -168,36 +193,21 @@ class Sheet:
             "columnDefinitions": list(map(_definition, columns)),
             "rows": [{"cells": line} for line in lines],
             "empty": self.empty,
-            "notes": [texts.in_zone(said, shown) for said in self.notes(answer, now_ms)],
-            "warnings": [texts.in_zone(said, shown) for said in self.warnings(answer, now_ms)],
+            "notes": [texts.in_zone(said, zone) for said in self.notes(answer, now_ms)],
+            "warnings": [texts.in_zone(said, zone) for said in self.warnings(answer, now_ms)],
         }
         if self.has_answer:
             made["answer"] = dict(answer)
         return made
 
 
-def _cell(column: Column, row: Json, now_ms: int, shown: tzinfo, zone: tzinfo) -> str | int | None:
-    """With its times as they are ``shown``; a month has the name of the zone."""
-    if column.kind is MONTH_OF:
-        return calendar_name("month", str(zone), column.of(row))
-    cell = column.cell(row, now_ms)
-    if not isinstance(cell, str) or column.kind.format not in _WITH_TIMES:
-        return cell
-    return texts.in_zone(cell, shown)
-
-
-def _by_calendar(
-    columns: Sequence[Column], rows: Sequence[Json], step: str, zone: tzinfo
-) -> tuple[tuple[Column, ...], list[Json]]:
-    """Of rows that are each of a day or month, one column with its name in place of their bounds."""
-    shown = (
-        replace(column, title=step.capitalize(), kind=TEXT) if column.key == "from" else column
-        for column in columns
-        if column.key != "to"
-    )
-    # the middle is in it, whatever time zones cut its ends
-    middles = ((row, (row["from"] + row["to"]) // 2) for row in rows)
-    return tuple(shown), [{**row, "from": calendar_name(step, str(zone), at)} for row, at in middles]
+def _by_calendar(columns: Iterable[Column], step: str) -> Iterator[Column]:
+    """One column with the name of the hour, day or month in place of its bounds."""
+    for column in columns:
+        if column.key == "from":
+            yield replace(column, title=step.capitalize(), kind=TEXT, value="step")
+        elif column.key not in ("to", "step"):
+            yield column
 
 
 def _definition(column: Column) -> TableColumn:

@@ -45,10 +45,12 @@ def _label(name: str) -> Column:
 
 _FROM = TIME("from", "From", "the beginning of the row's time")
 _TO = TIME("to", "To", "its end")
+_STEP = TEXT("step", "Step", "the calendar's name of the row's hour, day or month, of a report `by` it")
 _GPU_HOURS = AMOUNT("gpuHours", "GPU-hours", "charged, posted and pending", "amount")
 _GROUPS = (
     _FROM,
     _TO,
+    _STEP,
     _group("namespace", "Namespace", NAMESPACE, "whose account pays"),
     _group("group", "Group", GROUP, "of the namespace"),
     _group("pod", "Pod", POD, "that held cards, or the name of a claim"),

@@ -191,7 +191,7 @@ def _ledger(options: Options, place: Folder) -> Saved:
 
 def _grants(options: Options, place: Folder) -> Saved:
     with connected(options, "", is_quiet=True) as client:
-        listed = list(client.pages("/v1/grants", "grants"))
+        listed = client.whole("/v1/grants", "grants")["grants"]
     place.write(_GRANTS, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in listed))
     return Saved("grants", len(listed), _GRANTS, "to read; the ledger has them, too")
 

@@ -96,7 +96,7 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
         "sessions": part(lambda: ask("/v1/sessions", namespace=namespace, state="held", limit=_SESSIONS)),
         "ended": part(lambda: ask("/v1/sessions", namespace=namespace, state="ended", limit=_SESSIONS)),
         "decisions": part(lambda: ask("/v1/decisions", namespace=namespace, limit=_DECISIONS)),
-        "grants": part(lambda: ask("/v1/grants", subject=namespace, limit=1_000)),
+        "grants": part(lambda: visit.api.whole("/v1/grants", "grants", subject=namespace)),
         "workloads": part(
             lambda: ask(
                 "/v1/usage",
@@ -173,9 +173,9 @@ def with_stranger(form: PassingOnForm, group: str, members: Sequence[str]) -> Pa
 
 def would(visit: Visit) -> PageContent:
     """The newest week first. Pods to which nothing would have happened are counted, and have no row."""
-    answer = visit.api.get("/v1/would", namespace=visit.scope, limit=_ROWS, after=visit.text("after"))
-    older = visit.link(after=answer["next"]) if answer["next"] else None
+    answer = visit.api.whole("/v1/would", "rows", namespace=visit.scope)
     rows = [each for each in answer["rows"] if each["verdict"] != "admitted"]
+    rows, _, newer, older = visit.page_of(rows, _ROWS)
     judged = sum(each["pods"] for each in answer["rows"] if each["verdict"] != "evicted")
     values = {"rows": rows, "judged": judged, "enforced": answer["enforced"], "notes": answer["notes"]}
-    return PageContent("would.html", {**values, "older": older})
+    return PageContent("would.html", {**values, "newer": newer, "older": older})

@@ -16,10 +16,9 @@ from timekeeper.dashboard.pages.accounts import (
     empty_form,
     with_stranger,
 )
-from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
+from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 
 ROWS = 100  # in one page of the table
-_MEMBERS = 1_000
 _PERIODS = 3
 OVER, NEAR, EARLY, FINE, UNLIMITED = "over", "near", "early", "fine", "unlimited"
 _ORDER = (OVER, NEAR, EARLY, FINE, UNLIMITED)
@@ -43,18 +42,14 @@ def overview(visit: Visit) -> PageContent:
     periods = by_period(answer["budgets"])
     chosen = _chosen(visit, answer, periods)
     found = ordered([budget for budget in chosen if wanted in budget["namespace"]], visit.text("sort") or "")
-    at = page_at(visit.text("page"), len(found), ROWS)
+    rows, first, before, after = visit.page_of(found, ROWS)
     values = {
         "use": _use(visit) if not answer["budgets"] else (),
-        "rows": found[ROWS * at : ROWS * (at + 1)],
-        "found": len(found),
+        **{"rows": rows, "found": len(found), "first": first, "before": before, "after": after},
         "totals": totals(answer["budgets"]),
         "periods": periods[:_PERIODS],
         "others": periods[_PERIODS:],
         "has_groups": bool(answer["groups"]),
-        "before": visit.link(page=at) if at else None,
-        "after": visit.link(page=at + 2) if ROWS * (at + 1) < len(found) else None,
-        "first": ROWS * at + 1,
         "is_chosen": bool(visit.text("state") or visit.text("period")),
         "find": wanted,
         "notes": [
@@ -123,15 +118,7 @@ def _used(visit: Visit, key: str, budget: Json) -> Json:
     """What each member used of the group's account in its period."""
     begin_ms = max(0, budget["period"]["from"])
     end_ms = max(visit.now_ms, begin_ms + 1)
-    return visit.api.get(
-        "/v1/usage",
-        namespace=key,
-        group="namespace",
-        sort="-gpuHours",
-        from_=begin_ms,
-        to=end_ms,
-        limit=_MEMBERS,
-    )
+    return visit.api.whole("/v1/usage", "rows", namespace=key, group="namespace", from_=begin_ms, to=end_ms)
 
 
 def urgency(budget: Json) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
@@ -10,7 +11,7 @@ from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import of_use
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sentence, width_of
-from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
+from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, part, segment
 
 _NODES, _HELD, _NODE_ROWS = 60, 100, 500
 _MAX_SHOWN = 100
@@ -44,11 +45,15 @@ def cluster(visit: Visit) -> PageContent:
 
 def node(visit: Visit, node: str) -> PageContent:
     """Who was charged on a node until when, also where it has left."""
-    asked = {"from_": visit.text("from"), "to": visit.text("to"), "after": visit.text("after")}
-    answer = visit.api.get(f"/v1/nodes/{segment(node)}", namespace=visit.scope, limit=_NODE_ROWS, **asked)
+    asked = {"namespace": visit.scope, "from_": visit.text("from"), "to": visit.text("to")}
+    answer = visit.api.whole(f"/v1/nodes/{segment(node)}", "charges", **asked)
     times = {name: _ms(answer[name]) for name in ("heard", "left", "from", "to")}
-    more = visit.link(after=answer["next"]) if answer["next"] else None
-    return PageContent("node.html", {"its": {**answer, **times}, "rows": answer["charges"], "more": more})
+    charges = sorted(
+        answer["charges"], key=lambda each: (each["end"] == "runs", _ms(each["to"]) or inf), reverse=True
+    )
+    rows, _, before, more = visit.page_of(charges, _NODE_ROWS)
+    values = {"its": {**answer, **times}, "rows": rows, "before": before, "more": more}
+    return PageContent("node.html", {**values, "total": sum(each["amount"] for each in charges)})
 
 
 def _ms(written: str | None) -> int | None:
@@ -65,17 +70,12 @@ def waiting(visit: Visit) -> PageContent:
         raise ApiRefusedError(FORBIDDEN, held.refused)
     pods = [] if unbound.answer is None else unbound.answer["pods"]
     ungated = [each for each in pods if each["state"] != "gated"]
-    at = page_at(visit.text("page"), len(ungated), _MAX_SHOWN)
-    begin, end = _MAX_SHOWN * at, _MAX_SHOWN * (at + 1)
+    shown, first, before, after = visit.page_of(ungated, _MAX_SHOWN)
     total = None if unbound.answer is None else unbound.answer["total"]
     values = {
         "held": held,
         "unbound": unbound,
-        "pods": ungated[begin:end],
-        "found": len(ungated),
-        "first": begin + 1,
-        "before": visit.link(page=at) if at else None,
-        "after": visit.link(page=at + 2) if end < len(ungated) else None,
+        **{"pods": shown, "found": len(ungated), "first": first, "before": before, "after": after},
         "is_whole": total == len(pods),
         "unlisted": None if total is None else total - len(pods),
     }
@@ -107,9 +107,9 @@ def waste(visit: Visit) -> PageContent:
         use="true",
         sort="-gpuHours",
         from_=begin_ms,
-        limit=_WASTE_ROWS,
+        limit=_WASTE_ROWS + 1,
     )
-    rows: list[Json] = sorted(answer["rows"], key=lambda row: -row["unused"])
+    rows: list[Json] = sorted(answer["rows"][:_WASTE_ROWS], key=lambda row: -row["unused"])
     if below:
         least = 100 - below
         rows = [row for row in rows if row["measured"] and 100 * row["unused"] > least * row["measured"]]
@@ -118,6 +118,7 @@ def waste(visit: Visit) -> PageContent:
     values |= {"below": below, "is_any": any(row["measured"] for row in answer["rows"])}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
+    values["is_cut"] = len(answer["rows"]) > _WASTE_ROWS
     return PageContent("waste.html", values | _idle(visit))
 
 
@@ -135,11 +136,11 @@ def _idle(visit: Visit) -> dict[str, Any]:
     """The pods that use none of their cards now, those that are idle longest first; and what is wrong with
     their measurement. Both are empty for a group, and where the visitor may not see such pods."""
     if (visit.scope or "").startswith(GROUP):
-        return {"idle": (), "notes": ()}
+        return {"idle": (), "found": 0, "notes": ()}
     found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
     pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
     wrong = [finding.sentence for finding in of_use(found) if finding.code == "not-measured"] if found else ()
-    return {"idle": pods[:_WASTE_ROWS], "notes": wrong}
+    return {"idle": pods[:_WASTE_ROWS], "found": len(pods), "notes": wrong}
 
 
 _DECISION_ROWS = 100

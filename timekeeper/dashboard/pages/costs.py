@@ -1,5 +1,6 @@
 """What a month cost, beside the month before, and what the running month will have cost by its end."""
 
+import codecs
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
@@ -8,7 +9,8 @@ from decimal import Decimal
 from timekeeper.core.ledger.metering import Interval, calendar_name
 from timekeeper.core.ledger.months import month_name
 from timekeeper.core.texts import age, cell, money
-from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part, segment
+from timekeeper.dashboard.api_caller import MAX_ROWS
+from timekeeper.dashboard.visits import Download, PageContent, Visit, link, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
 GROUPS = (
@@ -23,7 +25,6 @@ GROUPS = (
     *CLAIMED_BY,
 )
 FORMS = {"csv": "csv", "focus": "focus-csv"}
-MOST = 10_000  # rows of a report that are read
 _ROWS = 100  # in one page of the table
 _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
@@ -168,19 +169,18 @@ def costs(visit: Visit) -> PageContent:
     this = reports.of_month(month)
     seen_ms = _seen_ms(visit) if this.has(visit.now_ms) and group not in _ALONE else 0
     rows, total = _compared(visit, group, month, reports, seen_ms)
-    at = page_at(visit.text("page"), len(rows), _ROWS)
+    is_cut = any(each.rows >= MAX_ROWS for each in reports.found.values()) and group != "day"
+    if is_cut:  # the groups are few
+        total = _compared(visit, group, month, _reports(visit, "group", month), seen_ms)[1]
+    shown, first, earlier, later = visit.page_of(rows, _ROWS)
     hidden = ("uid", _CORRECTION, "claim" if group == "pod" else "")
     values = {
-        "rows": rows[_ROWS * at : _ROWS * (at + 1)],
-        "found": len(rows),
-        "first": _ROWS * at + 1,
-        "earlier": visit.link(page=at) if at else None,
-        "later": visit.link(page=at + 2) if _ROWS * (at + 1) < len(rows) else None,
+        **{"rows": shown, "found": len(rows), "first": first, "earlier": earlier, "later": later},
         "total": total,
         "pace": "7 days" if seen_ms == _WEEK_MS else age(seen_ms),
         "is_running": this.has(visit.now_ms),
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
-        "is_cut": this.rows == MOST,
+        "is_cut": is_cut,
         "span": (this.from_ms, this.to_ms) if this.rows and group != "day" else None,
         "columns": [name for name in (rows[0].bill.cells if rows else ()) if name not in hidden],
         "has_corrections": any(row.bill.cells.get(_CORRECTION) for row in rows),
@@ -232,12 +232,13 @@ def _seen_ms(visit: Visit) -> int:
 
 
 def download(visit: Visit, form: str) -> Download:
-    """The report as a file for spreadsheets (csv), or for tools that read FOCUS (focus)."""
+    """The report as a file for spreadsheets (csv), or for tools that read FOCUS (focus). By the byte order
+    mark Excel knows that the text is UTF-8."""
     month = visit.text("month") or running_month(visit)
     query = {} if form == "focus" else _query(visit, _group(visit))
     name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), "focus" * (form == "focus"))))
     answer = visit.api.stream("/v1/usage", namespace=visit.scope, month=month, format=FORMS[form], **query)
-    return Download(f"{name}.csv", answer)
+    return Download(f"{name}.csv", answer, b"" if form == "focus" else codecs.BOM_UTF8)
 
 
 def running_month(visit: Visit) -> str:
@@ -278,8 +279,9 @@ def _query(visit: Visit, group: str) -> dict[str, str | None]:
 def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     """The month's report, and beside it those of the month before and of the last week, in one answer."""
     asked = {**_query(visit, group), "month": month, "beside": _beside(visit, group, month)}
-    asked |= {"group": "pod,claim"} if group == "pod" else {}  # its page, or the claim's
-    rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **asked)
+    # of a pod its page, or the claim's; of days the fewest rows
+    asked |= {"pod": {"group": "pod,claim"}, "day": {"group": "group"}}.get(group, {})
+    rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MAX_ROWS, **asked)
     by_time: dict[tuple[str, str], list[Mapping[str, str]]] = {}
     for raw in rows:
         by_time.setdefault((raw["from"], raw["to"]), []).append(raw)
