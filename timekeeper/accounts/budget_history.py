@@ -320,12 +320,9 @@ class History:
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""
-        moments = {*self._moments(namespace), *self._price_days(namespace)}
-        cuts = _within(interval, moments)
-        for during, billing in _runs(
-            cuts, lambda at: (self.group(namespace, at), *self.price(namespace, at))
-        ):
-            yield BillingInterval(during, *billing)
+        cuts = _within(interval, {*self._moments(namespace), *self._price_days(namespace)})
+        runs = _runs(cuts, lambda at: (self.group(namespace, at), *self.price(namespace, at)))
+        return (BillingInterval(during, *billing) for during, billing in runs)
 
     def billing_terms(self, namespace: str, interval: Interval) -> Hashable:
         """What the namespace's own entries say of group and price in this time. Namespaces with equal terms

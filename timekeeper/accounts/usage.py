@@ -186,11 +186,9 @@ def price_intervals(
             alike.setdefault(history.billing_terms(namespace, span), []).append(namespace)
     for names in map(tuple, alike.values()):
         for each in history.billing_intervals(names[0], span):
-            during = each.interval
+            start_ms, end_ms = each.interval.start_ms, each.interval.end_ms
             if group in ("", each.group):
-                yield PriceInterval(
-                    names, during.start_ms, during.end_ms, each.group, each.price, each.currency
-                )
+                yield PriceInterval(names, start_ms, end_ms, each.group, each.price, each.currency)
 
 
 def gpu_hours(amount: int) -> str:

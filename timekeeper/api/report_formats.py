@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -23,7 +24,6 @@ from timekeeper.api.sheets.sheet import Raw
 from timekeeper.api.sheets.usage import CHARGED, OF_CLUSTERS, OF_CORRECTIONS, OF_USE
 from timekeeper.core.ledger.metering import Interval, calendar_name, period_at
 from timekeeper.core.ledger.months import Months, month_name
-from timekeeper.core.object_names import timestamp
 from timekeeper.core.texts import exact_moment
 
 Cells = Mapping[str, Any]
@@ -46,11 +46,11 @@ def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ..
     return ("from", "to", *step, *asked.columns, *(column.key for column in figures))
 
 
-def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
-    """One line as `cells`, with times in ISO 8601, the cost at the line's price (empty without one), and the
-    cluster's name."""
+def _priced(asked: ReportQuery, line: ReportLine, zone: tzinfo = UTC) -> dict[str, Any]:
+    """One line as `cells`, with times of the zone in ISO 8601, the cost at the line's price (empty without
+    one), and the cluster's name."""
     row = cells(asked, line)
-    row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
+    row |= _bounds(line.span, zone)
     row |= {"gpuHours": Raw(row["gpuHours"]), "cost": _cost(line.sums.amount, row["price"])}
     month = _month_at(asked.months, line.span.end_ms - 1)
     return row | {"correction": "", "clusterName": asked.cluster_of(month)}
@@ -58,7 +58,7 @@ def _priced(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 
 def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     """One line of a CSV report, with use in GPU-hours too, and times of the report's zone."""
-    row = _priced(asked, line) | _bounds(asked, line.span)
+    row = _priced(asked, line, ZoneInfo(asked.zone))
     hours = {name: row[figure] for name, figure in _HOURS.items() if figure in row}
     return row | {name: amount if amount is None else gpu_hours(amount) for name, amount in hours.items()}
 
@@ -67,15 +67,13 @@ def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, A
     """A correction as a line of a CSV report. Its last cell has reason, author and the month of the wrong
     charge; charges leave it empty."""
     at_ms = priced.correction.created_ms
-    span = asked.step_at(at_ms) if asked.step else asked.span
-    known = _corrected(asked, priced) | _bounds(asked, span) | _step(asked, at_ms)
+    span = asked.step_at(at_ms) if asked.step else priced.span
+    known = _corrected(asked, priced) | _bounds(span, ZoneInfo(asked.zone)) | _step(asked, at_ms)
     return {name: known.get(name, "") for name in columns(asked, True)}
 
 
-def _bounds(asked: ReportQuery, span: Interval) -> dict[str, str]:
-    """A row's time in a file."""
-    zone = ZoneInfo(asked.zone)
-    return {"from": _local(span.start_ms, zone), "to": _local(span.end_ms, zone)}
+def _bounds(span: Interval, zone: tzinfo = UTC) -> dict[str, str]:
+    return {"from": iso(span.start_ms, zone), "to": iso(span.end_ms, zone)}
 
 
 def _step(asked: ReportQuery, at_ms: int) -> dict[str, str]:
@@ -85,7 +83,7 @@ def _step(asked: ReportQuery, at_ms: int) -> dict[str, str]:
     return {"step": _named(asked.step, asked.zone, (span.start_ms + span.end_ms) // 2)} if span else {}
 
 
-_local, _named = lru_cache(1_024)(exact_moment), lru_cache(1_024)(calendar_name)
+iso, _named = lru_cache(1_024)(exact_moment), lru_cache(1_024)(calendar_name)
 
 
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
@@ -111,12 +109,6 @@ def _cost(amount: int, price: str) -> Raw | str:
 @lru_cache(1_024)  # a report's rows share few distinct times
 def _month_at(months: Months, at_ms: int) -> Interval:
     return months.at(at_ms)
-
-
-@lru_cache(1_024)
-def iso(at_ms: int) -> str:
-    """A time in UTC, in whole seconds where it is one."""
-    return timestamp(at_ms, "milliseconds" if at_ms % 1000 else "seconds")
 
 
 def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
@@ -230,7 +222,7 @@ def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
     own = dict.fromkeys(("uid", "pod"), correction.pod or correction.namespace) | {"labels": "{}"}
     own |= {name: priced.of[name] for name in own if name in priced.of}
     row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
-    row |= {"from": iso(of.start_ms), "to": iso(of.end_ms), **_step(asked, of.start_ms)}
+    row |= _bounds(of) | _step(asked, of.start_ms)
     row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if row["claim"] else "Pod"
     row["description"] = f"Correction by {correction.actor}: {correction.reason}"
     return _focus(asked, row, correction.created_ms)

@@ -184,7 +184,7 @@ def moment(time_ms: int | None, zone: tzinfo = UTC, to: Literal["minutes", "seco
     return "" if time_ms is None else _written(_at(time_ms, zone), to)
 
 
-def exact_moment(time_ms: int, zone: tzinfo) -> str:
+def exact_moment(time_ms: int, zone: tzinfo = UTC) -> str:
     """The same in a file, by RFC 3339, in whole seconds where it is one."""
     at = _at(time_ms, zone).replace(microsecond=time_ms % 1000 * 1000)
     return at.isoformat("T", "milliseconds" if at.microsecond else "seconds").replace("+00:00", "Z")

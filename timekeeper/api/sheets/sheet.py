@@ -70,14 +70,6 @@ class Column:
         return texts.in_zone(said, zone) if kind.format in _WITH_TIMES else said
 
 
-def _exact_hours(amount: int | None, _now_ms: int) -> str:
-    return "unlimited" if amount is None else gpu_hours(amount)
-
-
-def _seconds(span: Sequence[int | None], now_ms: int) -> str:
-    return decimal(Decimal((span[1] or now_ms) - (span[0] or 0)), Decimal(1000))
-
-
 def exact_percent(parts: Sequence[int], _now_ms: int) -> str:
     """The part of the whole as a number; "" without a whole."""
     return decimal(Decimal(100 * parts[0]), Decimal(parts[1])) if parts[1] else ""
@@ -97,7 +89,12 @@ HASH = CellKind("hash")
 DECIMAL = CellKind("decimal", is_number=True)
 INTEGER = CellKind("int64", is_number=True)
 # milli-GPU x ms; None: unlimited
-AMOUNT = CellKind("gpu-hours", lambda amount, _: texts.cell(amount), True, _exact_hours)
+AMOUNT = CellKind(
+    "gpu-hours",
+    lambda amount, _: texts.cell(amount),
+    is_number=True,
+    exact=lambda amount, _: "unlimited" if amount is None else gpu_hours(amount),
+)
 USED = replace(AMOUNT, text=lambda amount, _: texts.cell(amount, is_used=True))  # of what is granted
 GPUS = CellKind("gpus", lambda milli, _: texts.gpus(milli), True)  # thousandths
 TIME = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms))  # milliseconds since 1970
@@ -105,7 +102,10 @@ EXACT = CellKind("date-time", lambda at_ms, _: texts.moment(at_ms, to="seconds")
 MONTH_OF = CellKind("month")
 _WITH_TIMES = frozenset(("date-time", "sentence", ""))
 AGE = CellKind(
-    "duration", lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]), True, _seconds
+    "duration",
+    lambda span, now_ms: texts.age((span[1] or now_ms) - span[0]),
+    is_number=True,
+    exact=lambda span, now_ms: decimal(Decimal((span[1] or now_ms) - span[0]), Decimal(1000)),
 )  # from, to or None
 PERCENT = CellKind("percent", lambda parts, _: texts.percent(*parts), True, exact_percent)  # part and whole
 

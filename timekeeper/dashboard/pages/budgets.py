@@ -63,10 +63,9 @@ def overview(visit: Visit) -> PageContent:
 def _use(visit: Visit) -> list[Json]:
     """What namespaces used this month, the largest first; nothing without the right to read it."""
 
-    def ask() -> Json:
-        return visit.api.recent("/v1/usage", group="namespace", sort="-gpuHours", limit=ROWS)
-
-    return list((part(ask).answer or {}).get("rows", ()))
+    asked: Json = {"group": "namespace", "sort": "-gpuHours", "limit": ROWS}
+    used = part(lambda: visit.api.recent("/v1/usage", **asked)).answer
+    return list((used or {}).get("rows", ()))
 
 
 def groups(visit: Visit) -> PageContent:
@@ -84,7 +83,9 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
     budget = visit.api.get(f"/v1/budgets/{segment(key)}")
     listed = part(lambda: visit.api.get("/v1/budgets", group=group))
     grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
-    used = part(lambda: _used(visit, key, budget))
+    begin_ms = max(0, budget["period"]["from"])
+    asked = {"namespace": key, "group": "namespace", "from_": begin_ms, "to": max(visit.now_ms, begin_ms + 1)}
+    used = part(lambda: visit.api.whole("/v1/usage", "rows", **asked))
     names, receiver = (grants.answer or {}).get("members", ()), visit.text("passed-on") or ""
     accounts = {member["namespace"]: member for member in (listed.answer or {}).get("budgets", ())}
     amounts = {row["namespace"]: row["amount"] for row in (used.answer or {}).get("rows", ())}
@@ -112,13 +113,6 @@ def _beyond_the_group(visit: Visit, group: Json, receiver: str) -> str:
     if own is None:
         return ""
     return beyond_its_group(receiver, own["remaining"], _name(group), group["remaining"])
-
-
-def _used(visit: Visit, key: str, budget: Json) -> Json:
-    """What each member used of the group's account in its period."""
-    begin_ms = max(0, budget["period"]["from"])
-    end_ms = max(visit.now_ms, begin_ms + 1)
-    return visit.api.whole("/v1/usage", "rows", namespace=key, group="namespace", from_=begin_ms, to=end_ms)
 
 
 def urgency(budget: Json) -> tuple[int, int]:

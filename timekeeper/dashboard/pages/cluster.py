@@ -31,7 +31,13 @@ def cluster(visit: Visit) -> PageContent:
             "sentence": row_sentence(each["cards"], each.get("unnamed", 0), each.get("undescribed", "")),
             "free": free_sentence(each["cards"], bool(each["closed"]), each.get("unnamed", 0)),
             "models": ", ".join(sorted({card["model"] for card in each["cards"]})),
-            "pods": sorted({(pod["namespace"], pod["name"], pod["uid"]) for pod in _pods(each)}),
+            "pods": sorted(
+                {
+                    (pod["namespace"], pod["name"], pod["uid"])
+                    for card in each["cards"]
+                    for pod in card["pods"]
+                }
+            ),
         }
         for each in answer["nodes"]
     ]
@@ -80,10 +86,6 @@ def waiting(visit: Visit) -> PageContent:
         "unlisted": None if total is None else total - len(pods),
     }
     return PageContent("waiting.html", values)
-
-
-def _pods(node: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[dict[str, str]]:
-    return [pod for card in node["cards"] for pod in card["pods"]]
 
 
 _WASTE_ROWS = 200

@@ -174,6 +174,7 @@ def costs(visit: Visit) -> PageContent:
         total = _compared(visit, group, month, _reports(visit, "group", month), seen_ms)[1]
     shown, first, earlier, later = visit.page_of(rows, _ROWS)
     hidden = ("uid", _CORRECTION, "claim" if group == "pod" else "")
+    asked = {name: visit.text(name) for name in ("namespace", "group", "label")}
     values = {
         **{"rows": shown, "found": len(rows), "first": first, "earlier": earlier, "later": later},
         "total": total,
@@ -190,7 +191,7 @@ def costs(visit: Visit) -> PageContent:
         "month": month,
         "before": month_before(month),
         "months": sorted({month, *_months(visit)}, reverse=True),
-        "files": {form: _file(visit, form, month) for form in FORMS},
+        "files": {form: link(f"/costs/{form}", month=month, **asked) for form in FORMS},
     }
     return PageContent("costs.html", values)
 
@@ -291,7 +292,7 @@ def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     paid = {at: by_time[texts] for at, texts in found.items()}
     if (week := _week(visit)) in paid:  # whose corrections tell no pace
         paid[week] = [raw for raw in paid[week] if not raw.get(_CORRECTION)]
-    reports = {at: _report(visit, group, *at, rows) for at, rows in paid.items()}
+    reports = {at: _report(group, *at, rows) for at, rows in paid.items()}
     named = {month_name(Interval(*at)): each for at, each in reports.items() if at != week}
     return MonthReports(reports, named)
 
@@ -308,21 +309,16 @@ def _week(visit: Visit) -> tuple[int, int]:
     return visit.now_ms - _WEEK_MS, visit.now_ms
 
 
-def _report(visit: Visit, group: str, from_ms: int, to_ms: int, rows: list[Mapping[str, str]]) -> MonthReport:
+def _report(group: str, from_ms: int, to_ms: int, rows: list[Mapping[str, str]]) -> MonthReport:
     bills: dict[tuple[str, ...], Bill] = {}
     for raw in rows:
         cells = {name: value for name, value in raw.items() if name not in _NO_CELLS}
         if group == "day":
-            cells = {"day": calendar_name("day", str(visit.zone), _ms(raw["from"]))}
+            cells = {"day": raw["step"]}
         bills.setdefault(tuple(cells.values()), Bill(cells)).read(raw)
     if group != "day":
         bills = dict(sorted(bills.items(), key=lambda each: each[1].rank))
     return MonthReport(bills, from_ms, to_ms, len(rows))
-
-
-def _file(visit: Visit, form: str, month: str) -> str:
-    asked = {name: visit.text(name) for name in ("namespace", "group", "label")}
-    return link(f"/costs/{form}", month=month, **asked)
 
 
 def _ms(text: str) -> int:
