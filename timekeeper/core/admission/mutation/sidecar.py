@@ -15,7 +15,6 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.admission.json_patch import Operation, add
 from timekeeper.core.admission.mutation.visible_devices import (
-    CAPABILITIES,
     VOID,
     Variable,
     from_annotation,
@@ -147,7 +146,7 @@ def _variables(
         *owning,
         *logging,
         visible,
-        {"name": CAPABILITIES, "value": "utility"},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
     )
 
 

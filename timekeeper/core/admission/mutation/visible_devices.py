@@ -19,12 +19,9 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import GPURequest
 
-CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
-
 Variable = Mapping[str, Any]
 
 VOID: Variable = {"name": VISIBLE_DEVICES, "value": "void"}
-COMPUTE: Variable = {"name": CAPABILITIES, "value": "compute,utility"}
 _SEES_NOTHING = ("void", "none", "")
 
 
@@ -43,13 +40,7 @@ def operations(container: Json, named: Sequence[str], path: str, request: GPUReq
     visible = wanted(container["name"], request)
     if visible is None and any(is_of_config_map(each, request) for each in present):
         return []  # of another system, whose webhook would write it again
-    changed = set_variable(present, named, f"{path}/env", visible)
-    reads_its_cards = visible is not None and "valueFrom" in visible
-    if not reads_its_cards or CAPABILITIES in named:
-        return changed
-    if not present:
-        return [add(f"{path}/env", [visible, COMPUTE])]
-    return [*changed, add(f"{path}/env/-", COMPUTE)]
+    return set_variable(present, named, f"{path}/env", visible)
 
 
 def without_users_own(

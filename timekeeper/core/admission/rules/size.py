@@ -45,7 +45,7 @@ MAX_BYTES = 1024 * 1024
 MAX_ANNOTATION_BYTES = 192 * 1024
 MAX_BINDING_BYTES = 64 * 1024
 
-_MAX_ADDED = 1024  # to a container: five variables, three with its name
+_MAX_ADDED = 1024  # to a container: four variables, three with its name
 _KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread constraints and affinities
 _MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
 # What a Binding writes: names of annotations and of the node; for each container, beside its name up to eight
