@@ -39,12 +39,16 @@ def images() -> dict[str, Image]:
 
 
 def _image(base: str, body: str, entrypoint: list[str]) -> Image:
-    exposed, user, environment = _EXPOSE.search(body), _USER.search(base), _ENV.search(base)
+    exposed, user = _EXPOSE.search(body), _USER.search(base)
     assert user is not None
-    assert environment is not None
+    environment: dict[str, str] = {}
+    for line in _ENV.findall(f"{base}\n{body}"):
+        for name, value in (variable.split("=", 1) for variable in line.split()):
+            environment[name] = value.replace("$PATH", environment.get("PATH", ""))
+    assert environment
     return Image(
         tuple(entrypoint),
         tuple(int(port) for port in exposed[1].split()) if exposed else (),
         user[1],
-        dict(variable.split("=", 1) for variable in environment[1].split()),
+        environment,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from deploy.local.images import Image, archive, layer
 from deploy.local.real_node import PAUSE
 from tests.deploy import containerfile
+from tests.deploy.reading import ROOT
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
 from tests.packaging.checkout import OF_A_SIDECAR, copy
 from timekeeper.core import __version__
@@ -44,9 +45,13 @@ def write(folder: Path, cards: str) -> Path:
         **_sidecar(folder),
         **_fake_nvml(folder, cards),
         "/pause": _compiled(folder / "pause", "-static"),
+        "/bin/sh": (shell := Path("/bin/sh").resolve()),
+        **{str(file): file for file in linked([shell])},
+        "/opt/bursar/first/python": ROOT / "deploy" / "first-process.sh",
     }
     root = folder / "layer.tar"
-    layer(root, files, {"/usr/local/bin/python": str(interpreter)}, ["/tmp"])
+    links = dict.fromkeys(("/usr/local/bin/python", "/opt/bursar/bin/python3"), str(interpreter))
+    layer(root, files, links, ["/tmp"])
     sidecar = containerfile.images()["sidecar"]
     # where this Python finds the package, and the fake NVML its description
     env = {**sidecar.environment, "PYTHONPATH": "/opt/bursar", DESCRIPTION: DESCRIBED_AT}
