@@ -10,6 +10,7 @@ from timekeeper.core.object_names import GATE_NAMES, OBJECT_NAMES
 _NOTES = {
     names.GPU_PERCENT: "requests.md",
     names.IDLE: "node-agent.md#idle-pods",
+    names.WANTS_SIDECAR: "governed-pods.md#the-sidecar",
     names.BUDGETS_LABEL: "budget-settings.md",
     names.CORDONED_CARDS: "extender.md#closed-nodes",
     names.NODE_CHANGE: "nodes.md",

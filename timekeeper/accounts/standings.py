@@ -265,6 +265,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["placement"] = "off"
     if takes_whole_cards(budget, settings):
         entry["wholeCards"] = "bursar"
+    if budget.sidecar:
+        entry["sidecar"] = "off" if budget.sidecar == "off" else "on"
     if deciding is statement.group:
         entry["groupDecides"] = True
     elif statement.group is not None and (left := statement.group.balance.remaining) is not None:

@@ -53,8 +53,10 @@ GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM, *GANG_TOPOLOGIES)
 COUNTED = "bursar.dev/counted"
 # "scale" on the owner of pods: with `idle: scale` it may be scaled to zero; controllers copy it to their pods
 IDLE = "bursar.dev/idle"
+# "off" on a pod: it gets no sidecar, unless its namespace's budget entry says `sidecar: on`
+WANTS_SIDECAR = "bursar.dev/sidecar"
 GANG_LATE = "bursar.dev/gang-late"  # of the release before, in templates: it means nothing any more
-WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, GANG_LATE, IDLE)
+WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, GANG_LATE, IDLE, WANTS_SIDECAR)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"

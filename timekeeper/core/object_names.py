@@ -56,6 +56,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.IDLE: ObjectName(
         "annotation of a pod's owner", "user", "`scale`: while its pods are idle it may be scaled to zero"
     ),
+    names.WANTS_SIDECAR: ObjectName(
+        "annotation", "user", "`off`: no sidecar, unless the namespace's entry says `sidecar: on`"
+    ),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"

@@ -8,9 +8,10 @@ marks of another pod, and an export are governed as a pod of their template is (
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from timekeeper.core.admission.admission import Admission, admission_of
+from timekeeper.core.admission.admission import Admission, admission_of, sidecar_obstacle
 from timekeeper.core.admission.json_patch import Operation, merged, patched
 from timekeeper.core.admission.mutation.govern import govern
+from timekeeper.core.admission.mutation.sidecar import find_sidecar, is_ours
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words, in_the_plugins_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
@@ -78,6 +79,10 @@ def _mutate(review: PodReview, standing_of: StandingOf, policy: AdmissionPolicy)
         return _noted(_after(review, first, standing_of, policy), WHOLE_CARDS)
     if enforcing and (first := in_the_plugins_words(plain, parsed.request, policy)):
         return _after(review, first, standing_of, policy)
+    present = find_sidecar(plain) if enforcing and parsed.request else None
+    # what it is left out for came after the first call
+    if present and is_ours(present[1]) and sidecar_obstacle(plain, policy) is not None:
+        return _after(review, as_written(review.pod, policy), standing_of, policy)
     violations = pod_violations(plain, parsed, policy)
     forged = forged_in(review.pod, plain, parsed.request, violations)
     if enforcing and (forged or is_export(review.pod)):

@@ -142,7 +142,7 @@ _HELD = " This pod is held until the budget can pay it."
 
 
 def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
-    pod, spec, ours = review.pod, review.pod["spec"], admission.standing_class
+    pod, ours = review.pod, admission.standing_class
     request, policy = admission.request, admission.policy
     if ours.absent and policy.mode == "enforce":
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
@@ -158,20 +158,23 @@ def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
         yield KUEUES_CARDS
     yield from _of_claims(review, admission)
     yield from _without_effect(pod, request)
-    if spec.get("resources"):
-        yield from _without_sidecar(pod, policy)
+    yield from _without_sidecar(pod, admission)
     if admission.class_replaced:
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(admission.class_replaced)} is replaced by {most}."
 
 
-def _without_sidecar(pod: Json, policy: AdmissionPolicy) -> Iterator[str]:
-    ours = policy.sidecar
-    if ours and not find_sidecar(pod) and requests_of(ours, pod) is None:
-        yield (
-            "spec.resources is used up by the containers, so the pod gets no sidecar, and the kubelet's"
-            f" timestamps charge it; add {ours.cpu} cpu and {ours.memory} memory there."
-        )
+def _without_sidecar(pod: Json, admission: Admission) -> Iterator[str]:
+    ours, why, remedy = admission.policy.sidecar, admission.without_sidecar, ""
+    if ours and pod["spec"].get("resources") and not find_sidecar(pod) and requests_of(ours, pod) is None:
+        why = "spec.resources is used up by the containers"
+        remedy = f"; add {ours.cpu} cpu and {ours.memory} memory there"
+    if why:
+        yield f"{why}, so the pod gets no sidecar, and the kubelet's timestamps charge it{remedy}."
+    wanted = annotations_of(pod).get(names.WANTS_SIDECAR, "on")
+    if ours and wanted != "on":
+        only = "only off has one, where the namespace's budget entry does not say sidecar: on"
+        yield f"{names.WANTS_SIDECAR}: {shown(wanted)} has no effect: {only}."
 
 
 def _of_claims(review: PodReview, admission: Admission) -> Iterator[str]:

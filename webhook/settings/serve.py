@@ -141,7 +141,7 @@ class WebhookSettings:
     sidecar: str = choice(
         ("native", "off", "on"),
         "native",
-        "*native, or on, injects the sidecar; off injects none; _settings can only change it to off",
+        "*native, or on, injects the sidecar; off injects none, whatever budget entries say",
     )
     log_format: str = log_format_flag()
 

@@ -405,6 +405,10 @@ def test_it_says_whether_the_webhook_tells_the_api_server_from_others() -> None:
 
 OPENSHIFT = listed(api_service("v1.apps"), GPUBUDGETS, api_service("v1.security.openshift.io"))
 NO_SIDECAR = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "sidecar: off"}}
+OWN_SIDECAR = {
+    "metadata": {"name": "bursar-budgets"},
+    "data": {"team-x": "gpuHours: unlimited\nsidecar: on"},
+}
 
 
 @pytest.mark.parametrize(
@@ -415,6 +419,7 @@ NO_SIDECAR = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "si
         ({"workloads": changed("bursar-webhook", "--sidecar-user=none")}, False),
         ({"workloads": changed("bursar-webhook", variable="BURSAR_SIDECAR_USER=none")}, False),
         ({"budgets": listed(NO_SIDECAR, *WRITTEN)}, False),
+        ({"budgets": listed(NO_SIDECAR, OWN_SIDECAR, *WRITTEN)}, True),
         ({"api_services": SOUND.api_services}, False),
     ],
 )

@@ -180,7 +180,7 @@ LISTED = (
     Inventory(
         "annotations.md",
         "<!-- users:",
-        [*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS, names.GANG_LATE],
+        [*names.USER_ANNOTATIONS, *names.GANG_ANNOTATIONS, names.GANG_LATE, names.WANTS_SIDECAR],
         matching(r"^\| `(\S+)` \| annotation \|"),
         "<!-- end",
     ),

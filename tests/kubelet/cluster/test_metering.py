@@ -108,6 +108,24 @@ def first_process(world: World, before: set[str]) -> int:
     return found[0]
 
 
+ALONE = """
+import os, time
+print("begun")
+while [each for each in os.listdir("/proc") if each.isdecimal() and each not in ("1", str(os.getpid()))]:
+    time.sleep(0.1)
+"""
+
+
+def test_a_pod_that_shares_its_processes_ends_although_one_waits_for_all_others(world: World) -> None:
+    """As Katib's collector does: the sidecar would end after it, and it after the sidecar."""
+    world.create(half_a_card("sharing", ALONE, shareProcessNamespace=True))
+
+    ended = world.ended("sharing")
+
+    assert "initContainers" not in ended["spec"]
+    assert world.charged(ended) == held_ms(ended) * HALF
+
+
 def test_a_killed_sidecar_makes_no_time_free_and_stops_nothing(world: World) -> None:
     world.create(half_a_card("killed", runs_for(9)))
     pod = world.running("killed")

@@ -154,6 +154,26 @@ def test_the_table_says_where_pods_are_placed_and_nobody_reclaims_elsewhere(
 
 
 @pytest.mark.parametrize(
+    ("entries", "word"),
+    [
+        ({"team_a": "gpuHours: 1"}, None),
+        ({"team_a": "gpuHours: 1\nsidecar: off"}, "off"),
+        ({"team_a": "gpuHours: 1\nsidecar: on", "_settings": "sidecar: off"}, "on"),
+        ({"_defaults": "gpuHours: 1\nsidecar: off"}, "off"),
+        ({"team_a": "gpuHours: 1\nsidecar: on\nplacement: off"}, "on"),
+    ],
+)
+def test_the_table_says_whether_an_entry_wants_sidecars(
+    town: Town, entries: dict[str, str], word: str | None
+) -> None:
+    town.begin(("nodes", node()), ("configmaps", budgets(**entries)))
+
+    assert served(town).get("sidecar") == word
+    off = "placement: off" in entries.get("team_a", "")
+    assert any("sidecar: it has no effect" in each for each in town.budget()["warnings"]) == off
+
+
+@pytest.mark.parametrize(
     ("entries", "takes"),
     [
         ({"team_a": "gpuHours: 1\nwholeCards: bursar"}, True),

@@ -68,6 +68,8 @@ DOCUMENT = standings(
     watched=entry("OVER_BUDGET", mode="observe", onExhausted="deny"),
     unplaced=entry("IN_BUDGET", placement="off"),
     taking=entry("IN_BUDGET", wholeCards="bursar"),
+    insisting=entry(sidecar="on"),
+    bare=entry(sidecar="off"),
 )
 
 
@@ -78,7 +80,18 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     folder: Path = tmp_path_factory.mktemp("registered")
     flags = ("--template-path", "example.org/Training=spec.workers.*.template", "--other-schedulers=volcano")
     made = Registered(control_plane, folder, *flags, document=DOCUMENT)
-    for namespace in ("planned", "lenient", "denying", "watched", "unsettled", "unplaced", "taking"):
+    namespaces = (
+        "planned",
+        "lenient",
+        "denying",
+        "watched",
+        "unsettled",
+        "unplaced",
+        "taking",
+        "insisting",
+        "bare",
+    )
+    for namespace in namespaces:
         create_namespace(control_plane, namespace)
     old = [workload(kind, BAD, name=f"old-{kind.lower()}") for kind in RESOURCES]
     for each in old:
@@ -451,6 +464,36 @@ def test_a_namespace_that_is_watched_keeps_the_scheduler_that_ran_its_pods(world
     )
     assert enforced.refusal == ""
     assert pod("enforced", "lenient")["spec"]["schedulerName"] == "bursar-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "spec", "value", "has_one", "said"),
+    [
+        ("lenient", {}, "", True, ""),
+        ("lenient", {}, "off", False, ""),
+        ("lenient", {"shareProcessNamespace": True}, "", False, "spec.shareProcessNamespace: "),
+        ("lenient", {"hostNetwork": True}, "", False, "spec.dnsPolicy: "),
+        ("lenient", {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}, "", True, ""),
+        ("insisting", {}, "off", True, 'bursar.dev/sidecar: "off" has no effect: '),
+        ("insisting", {"dnsPolicy": "Default"}, "off", False, "spec.dnsPolicy: "),
+        ("bare", {"shareProcessNamespace": True}, "", False, ""),
+    ],
+)
+def test_a_pod_gets_its_sidecar_by_its_entry_its_annotation_and_its_own_fields(
+    world: Registered, namespace: str, spec: Json, value: str, has_one: bool, said: str
+) -> None:
+    raw = manifest("evidence", half(), **spec)
+    raw["metadata"]["annotations"] = {"bursar.dev/sidecar": value} if value else {}
+    path = f"/api/v1/namespaces/{namespace}/pods/evidence"
+
+    refusal, warnings = created(world, namespace, raw)
+
+    assert refusal == ""
+    assert [line.startswith(said) for line in warnings] == [True] * bool(said)
+    stored = world.get(path)
+    world.cp.api.call("DELETE", path, {"gracePeriodSeconds": 0})
+    assert ("initContainers" in stored["spec"]) is has_one
+    assert stored["metadata"]["labels"] == {"bursar.dev/governed": "true"}
 
 
 def test_an_exempt_service_account_is_warned_and_its_pod_governed(world: Registered) -> None:

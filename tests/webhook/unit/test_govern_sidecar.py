@@ -20,10 +20,12 @@ from tests.webhook.worlds import (
     half,
     mutated,
     operations,
+    patched,
     plain,
     review,
     sidecar_of,
     violations_of,
+    with_annotations,
 )
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy
@@ -149,6 +151,79 @@ def test_a_pod_without_room_is_not_warned_where_no_pod_gets_a_sidecar() -> None:
 
     for policy in (WITHOUT_SIDECAR, UNPLACED, OBSERVING):
         assert not [said for said in mutated(raw, policy=policy).warnings if "sidecar" in said]
+
+
+SHARED = "spec.shareProcessNamespace: containers that wait for all processes, or end them, meet ours"
+UNRESOLVED = "spec.dnsPolicy: the pod resolves no Service, where ClusterFirstWithHostNet would"
+CHARGED = ", so the pod gets no sidecar, and the kubelet's timestamps charge it."
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({}, ""),
+        ({"shareProcessNamespace": False, "dnsPolicy": "ClusterFirst"}, ""),
+        ({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}, ""),
+        ({"shareProcessNamespace": True}, SHARED),
+        ({"hostNetwork": True}, UNRESOLVED),
+        ({"hostNetwork": True, "dnsPolicy": "ClusterFirst"}, UNRESOLVED),
+        ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.1.1.1"]}}, UNRESOLVED),
+        ({"dnsPolicy": "Default"}, UNRESOLVED),
+    ],
+)
+def test_a_sidecar_is_left_out_with_a_warning_where_it_would_do_harm(spec: Json, why: str) -> None:
+    raw = admitted(half(), **spec)
+
+    after = governed(raw)
+
+    assert ("bursar-token" in json.dumps(after["spec"]), "initContainers" in after["spec"]) == (not why,) * 2
+    assert mutated(raw).warnings == ((why + CHARGED,) if why else ())
+    assert operations(after) == []
+    assert not validate(review(after), POLICY).refusal
+    for policy in (WITHOUT_SIDECAR, UNPLACED, OBSERVING):
+        assert not [said for said in mutated(raw, policy=policy).warnings if "sidecar" in said]
+
+
+@pytest.mark.parametrize(
+    ("value", "policy", "is_left_out", "said"),
+    [
+        ("off", POLICY, True, False),
+        ("on", POLICY, False, False),
+        ("false", POLICY, False, True),
+        ("off", replace(POLICY, requires_sidecar=True), False, True),
+    ],
+)
+def test_a_pod_may_ask_for_no_sidecar_where_its_budget_does_not_insist(
+    value: str, policy: AdmissionPolicy, is_left_out: bool, said: bool
+) -> None:
+    raw = with_annotations(admitted(half()), {"bursar.dev/sidecar": value})
+
+    after = governed(raw, policy=policy)
+
+    assert ("initContainers" not in after["spec"]) is is_left_out
+    only = "only off has one, where the namespace's budget entry does not say sidecar: on"
+    expected = (f'bursar.dev/sidecar: "{value}" has no effect: {only}.',) if said else ()
+    assert mutated(raw, policy=policy).warnings == expected
+    assert operations(after, policy=policy) == []
+    assert not validate(review(after), policy).refusal
+
+
+def test_a_sidecar_goes_again_where_another_webhook_makes_the_pod_share_its_processes() -> None:
+    raw = admitted(half(), init=[plain("setup")], volumes=[{"name": "data", "emptyDir": {}}])
+    first = governed(raw)
+    first["spec"]["shareProcessNamespace"] = True
+
+    again = mutated(first)
+
+    after = patched(first, list(again.operations))
+    shared = governed(copy.deepcopy(raw) | {"spec": raw["spec"] | {"shareProcessNamespace": True}})
+    assert after["metadata"] == shared["metadata"]
+    for field in ("initContainers", "containers", "volumes", "priorityClassName", "schedulerName"):
+        assert after["spec"][field] == shared["spec"][field]
+    assert again.warnings == (SHARED + CHARGED,)
+    assert mutated(after).operations == ()
+    # a replica of the release before lets it stay
+    assert not validate(review(first), POLICY).refusal
 
 
 def test_the_sidecar_requests_what_the_settings_say() -> None:

@@ -453,3 +453,25 @@ def test_a_namespaces_caps_are_its_own_its_groups_and_kept_while_the_standing_is
 def test_a_cap_that_is_no_whole_number_is_no_table(raw: Json) -> None:
     with pytest.raises(UndecodableStandingsError):
         table(team_a=entry(caps=raw))
+
+
+@pytest.mark.parametrize(
+    ("flag", "cluster", "own", "has_one"),
+    [
+        (POLICY, True, None, True),
+        (POLICY, True, "off", False),
+        (POLICY, False, None, False),
+        (POLICY, False, "on", True),
+        (WITHOUT_SIDECAR, True, "on", False),  # where the flag is off, the flag decides
+    ],
+)
+def test_a_budget_says_whether_its_pods_get_a_sidecar(
+    flag: AdmissionPolicy, cluster: bool, own: str | None, has_one: bool
+) -> None:
+    heard = table(settings={"sidecar": cluster}, team_a=entry(**({"sidecar": own} if own else {})))
+
+    policy = effective_policy(flag, heard, namespace="team-a")
+
+    assert policy.sidecar == (flag.sidecar if has_one else None)
+    assert policy.requires_sidecar is (own == "on")
+    assert effective_policy(flag, heard, namespace="team-b").sidecar == (flag.sidecar if cluster else None)

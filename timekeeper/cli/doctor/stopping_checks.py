@@ -32,7 +32,7 @@ def users(facts: Facts) -> Iterator[CheckResult]:
     webhook = next((found for each in facts.workloads if (found := named(each, "bursar-webhook"))), None)
     if webhook is None or not any(name.endswith(".security.openshift.io") for name in groups):
         return
-    if "--sidecar-user=none" in _arguments(webhook) or parsed_entries(facts).settings.sidecar != "on":
+    if "--sidecar-user=none" in _arguments(webhook) or not parsed_entries(facts).has_sidecars:
         return
     sentence = "the sidecar names a user, and OpenShift's restricted-v2 refuses pods that do"
     command = upgrading(facts, "sidecarUser=none") or "--sidecar-user=none in the webhook's arguments"

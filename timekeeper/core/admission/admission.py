@@ -1,10 +1,11 @@
 """What is decided of one new pod whose request is known: made once for each review, and read by patch,
 warnings, audit, decision and log."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from timekeeper.core import names
 from timekeeper.core.admission.marks import declared_time, recorded_time
-from timekeeper.core.admission.pods import sequence_of
+from timekeeper.core.admission.pods import annotations_of, sequence_of
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
     PriorityClass,
@@ -28,7 +29,8 @@ class Admission:
     without what the pod does not get; ``scheduler``: the schedulerName of the governed pod; ``gang_key``: of
     the gang whose start is ours, "" without one; ``declared``: how long it means to run, in seconds, if it
     reserves that; ``standing_class``: of its standing and hold; ``class_given``: None: it keeps its own;
-    ``class_replaced``: its user's, which is too high for its standing; "" where there is none."""
+    ``class_replaced``: its user's, which is too high for its standing; "" where there is none;
+    ``without_sidecar``: why it gets none, for its user; "" where it gets one or has asked for none."""
 
     request: GPURequest
     policy: AdmissionPolicy
@@ -40,6 +42,7 @@ class Admission:
     standing_class: PriorityClass
     class_given: PriorityClass | None
     class_replaced: str
+    without_sidecar: str
 
     @property
     def counted(self) -> GPURequest | None:
@@ -76,11 +79,13 @@ def admission_of(
         given = policy.in_budget if is_above else None
     elif keeps_own_class(spec, standing_class, policy):
         given = None
+    placing = without_placement(policy, dialect, pod)
+    without = sidecar_obstacle(pod, placing)
     is_known = spec.get("priority") is not None  # else it is a manifest's
     is_replaced = given is not None and is_known and own not in (None, given.name, policy.cluster_default)
     return Admission(
         request=request,
-        policy=without_placement(policy, dialect, pod),
+        policy=placing if without is None else replace(placing, sidecar=None),
         scheduler=scheduler,
         gang_key=gang.key if gang is not None and hold else "",
         standing=standing,
@@ -90,7 +95,23 @@ def admission_of(
         class_given=given,
         # of one that is above the class of pods in budget the rule `priority-class` speaks
         class_replaced=str(own) if is_replaced and not is_above else "",
+        without_sidecar=without or "",
     )
+
+
+def sidecar_obstacle(pod: Json, policy: AdmissionPolicy) -> str | None:
+    """Why the sidecar, which is optional evidence, is left out of a pod for which the policy has one: because
+    it would do harm, in words for the pod's user, or "" because they ask for none. None: it is not."""
+    if policy.sidecar is None:
+        return None
+    spec, dns = pod["spec"], pod["spec"].get("dnsPolicy") or "ClusterFirst"
+    if annotations_of(pod).get(names.WANTS_SIDECAR) == "off" and not policy.requires_sidecar:
+        return ""
+    if spec.get("shareProcessNamespace"):
+        return "spec.shareProcessNamespace: containers that wait for all processes, or end them, meet ours"
+    if dns != "ClusterFirstWithHostNet" and (dns != "ClusterFirst" or spec.get("hostNetwork")):
+        return "spec.dnsPolicy: the pod resolves no Service, where ClusterFirstWithHostNet would"
+    return None
 
 
 def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:

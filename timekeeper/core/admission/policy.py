@@ -89,6 +89,7 @@ class AdmissionPolicy:
     runtime_class: str  # for pods that name none; empty: none is set
     sidecar: Sidecar | None  # None: none is injected
     sidecar_images: SidecarImages
+    requires_sidecar: bool = False  # no annotation of a pod turns it off
     cluster_default: str = ""  # the class that the cluster gives pods which name none; "": there is none
     # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar
     places: bool = True

@@ -8,7 +8,6 @@ from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.admission.policy import (
     AdmissionPolicy,
     PriorityClass,
-    Sidecar,
     Standing,
     UnknownStanding,
     without_placement,
@@ -41,6 +40,7 @@ class StandingsEntry:
     places: bool = True  # Bursar places its pods
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
     finds_gangs: bool = False  # its `AdmissionPolicy.finds_gangs`
+    sidecar: bool | None = None  # whether its pods get one; None: as the cluster's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,8 @@ def effective_policy(
         max_grace_s=settings.max_grace_s,
         unknown_accelerators=settings.unknown_accelerators,
         devices=settings.devices,
-        sidecar=_sidecar(flags.sidecar, settings),
+        sidecar=flags.sidecar if (settings.sidecar if own.sidecar is None else own.sidecar) else None,
+        requires_sidecar=own.sidecar is True,
         caps=own.caps,
         reserves_declared=own.reserves_declared,
         requires_duration=own.requires_duration,
@@ -155,11 +156,6 @@ def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> Priori
     if given.value is not None or given.absent:
         return given if fresh else replace(given, preemption_policy=None)
     return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
-
-
-def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | None:
-    """None where flag or table disables it."""
-    return flags if settings.sidecar else None
 
 
 def read_settings(raw: Json) -> StandingsSettings:
@@ -222,6 +218,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         places=raw.get("placement") != "off",
         takes_whole_cards=raw.get("wholeCards") == "bursar",
         finds_gangs=raw.get("gangs") == "auto",
+        sidecar=None if "sidecar" not in raw else raw["sidecar"] != "off",
     )
 
 

@@ -56,6 +56,7 @@ class Budget:
     mode: Mode | Literal[""] = ""  # "": the cluster's
     placement: str = ""  # "": the cluster's
     whole_cards: str = ""  # "": the cluster's
+    sidecar: str = ""  # "": the cluster's; on: no annotation of a pod turns it off
     rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
     # users and groups whose objects get warnings instead of refusals, in addition to the cluster's
     exempt: tuple[str, ...] = ()
@@ -188,6 +189,8 @@ def _unplaced_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
         found.append("wholeCards: it has no effect where placement is off")
     if isinstance(entry, Budget) and entry.gangs == "auto":
         found.append("gangs: it has no effect where placement is off")
+    if isinstance(entry, Budget) and entry.sidecar == "on":
+        found.append("sidecar: it has no effect where placement is off")
     return tuple(found)
 
 

@@ -169,6 +169,7 @@ def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
         places=places(budget, settings),
         takes_whole_cards=takes_whole_cards(budget, settings),
         finds_gangs=budget.gangs == "auto" and places(budget, settings),
+        sidecar=budget.sidecar == "on" if budget.sidecar else None,
     )
 
 
