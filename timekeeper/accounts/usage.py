@@ -1,13 +1,13 @@
 """Usage reports: what charges are grouped by, over which intervals, and an amount in hours and money."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
-from timekeeper.core.ledger.months import ChargeCorrection, Months, months_of
+from timekeeper.core.ledger.months import ChargeCorrection, CorrectedPart, Months, months_of
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to distinguish neighbouring amounts
 
@@ -58,15 +58,15 @@ class PriceInterval:
 
 @dataclass(frozen=True, slots=True)
 class PricedCorrection:
-    """A correction of a bill, with the namespace's group and price at the time of the wrong charge. ``of``:
-    whose charge was wrong, by a report's columns and ``labels``; ``span``: the time range it was made in."""
+    """A part of a correction of a bill, with its group and price; ``correction`` has its amount and time;
+    ``span``: the time range it was made in."""
 
     correction: ChargeCorrection
     span: Interval
     group: str
     price: str
     currency: str
-    of: Mapping[str, str]
+    part: CorrectedPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """``/v1/months``: closed months with their hashes; ``/v1/corrections``: entries that correct a bill."""
 
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import date
+from itertools import accumulate, islice
 from typing import Annotated, Literal
 
 from flask import Flask, Response
@@ -9,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.grants import caller_key
-from timekeeper.accounts.usage import gpu_hours
+from timekeeper.accounts.usage import gpu_hours, price_intervals
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Span, Versioned, amount_of, answer
 from timekeeper.api.http.bodies import Body
@@ -22,12 +25,13 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import ONE_AMOUNT, GivenAmount, Namespace, granted
 from timekeeper.api.resources.usage import CorrectionAnswer, correction_answer
-from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, month_name
+from timekeeper.core.ledger.metering import Interval, calendar_name
+from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, CorrectedPart, MonthHash, month_name
 from timekeeper.core.object_names import NAME
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import ledger, months
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.months import Terms, pod_of
 from timekeeper.wire.forms import like
 
 _READ = Right("get", "usage")
@@ -92,11 +96,13 @@ Month = Annotated[str, like(r"[0-9]{4}-(0[1-9]|1[0-2])", "it must be a month suc
 
 class NewCorrection(GivenAmount, frozen=True, kw_only=True):
     """Either `gpuHours` or `amount`, negative to take a charge back, at most what is billed of that month.
-    `month`: of the wrong charge, without it the running one; `pod`: whose charge was wrong."""
+    `month`: of the wrong charge, without it the running one; `pod`: whose charge was wrong, and `uid`: that
+    of the pod or of the claim's allocation, needed where several had the name."""
 
     namespace: Namespace
     month: Month | UnsetType = UNSET
     pod: Annotated[str, like(NAME, "it must be the name of a pod")] | UnsetType = UNSET
+    uid: Annotated[str, like("[!-~]{1,500}", "it must be a UID")] | UnsetType = UNSET
 
 
 class CorrectionsAnswer(Versioned):
@@ -217,7 +223,7 @@ def _state(span: Interval, now_ms: int, first_ms: int | None, waits: int) -> Mon
 
 def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> ChargeCorrection:
     amount = granted(new, "correction")
-    with services.ledger.store.writing() as connection:
+    with services.ledger.store.writing(turn="corrections") as connection:
         now_ms, history = services.ledger.moment(connection)
         calendar = months.calendar(connection, history, ledger.first_ms(connection))
         named = new.month and calendar.named(date.fromisoformat(f"{new.month}-01"))
@@ -225,34 +231,99 @@ def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> Ch
         if span.start_ms > now_ms:
             raise bad("month", "it must not be in the future")
         namespace, pod, at_ms = new.namespace, new.pod or "", min(now_ms, span.end_ms - 1)
-        number = caller_key(0, actor, key)
-        asked = ChargeCorrection(namespace, pod, at_ms, amount, new.reason, actor, number, now_ms)
+        number, uid = caller_key(0, actor, key), pod_of(new.uid or "")
+        asked = ChargeCorrection(namespace, pod, at_ms, amount, new.reason, actor, number, now_ms, uid=uid)
         written = months.correction(connection, number)
         if written is None:
-            _check_charged(connection, history, span, asked)
-            written = months.correct(connection, asked)
-    if not written.asks_as(asked) or not span.start_ms <= written.at_ms < span.end_ms:
+            written = months.correct(connection, _with_parts(connection, history, span, asked))
+    if not written.answers(asked) or not span.start_ms <= written.at_ms < span.end_ms:
         raise Problem(422, "this Idempotency-Key was already used for another correction", "Idempotency-Key")
     return written
 
 
-def _check_charged(connection: Connection, history: History, span: Interval, asked: ChargeCorrection) -> None:
-    """Raises Problem where the correction is not of a charge: a name or the amount is wrong."""
-    namespace, pod = asked.namespace, asked.pod
+_MOST_PODS = 50  # of one name in a refusal
+_Parts = list[tuple[Terms, CorrectedPart]]
+
+
+def _with_parts(
+    connection: Connection, history: History, span: Interval, asked: ChargeCorrection
+) -> ChargeCorrection:
+    """The correction with what it belongs to: in proportion to what was charged at each price in each group,
+    with earlier corrections. Raises Problem where it is not of a charge: a name or the amount is wrong."""
+    namespace, month, whose = asked.namespace, month_name(span), asked.namespace
     if namespace not in history.namespaces() | ledger.namespaces(connection):
         raise Problem(422, f"{namespace} has neither a budget nor a charge: check the name", "namespace")
-    charged, added = months.charged(connection, span, asked.created_ms, namespace, pod)
-    month, billed = month_name(span), charged + added
-    if pod and not charged:
-        raise Problem(422, f"no pod {pod} of {namespace} is charged in {month}: check the name", "pod")
-    if asked.amount < 0 and billed + asked.amount < 0:
-        whose = f"pod {pod} of {namespace}" if pod else namespace
+    terms = price_intervals(history, (namespace,), span)
+    charged = months.charged(connection, span, asked.created_ms, namespace, terms)
+    earlier = months.corrections(connection, namespace, of=span)
+    added = [part for made in earlier for part in months.parts_of(connection, history, made)]
+    left = billed = _billed([*charged, *added])
+    if asked.pod or asked.uid:
+        charged = _of_pod(charged, asked, month, history.settings(asked.created_ms).time_zone)
+        of = charged[0][1].of
+        asked = replace(asked, pod=of["pod"], uid=pod_of(of["uid"]))
+        added = [each for each in added if pod_of(each[1].of.get("uid", "")) == asked.uid]
+        left, whose = _billed([*charged, *added]), f"pod {asked.pod} of {namespace}"
+    left = Counter({key: max(0, min(amount, billed[key])) for key, amount in left.items()})
+    if left.total() + asked.amount < 0:
         raise Problem(
             422,
             f"it takes back {gpu_hours(-asked.amount)} GPU-hours, and {whose} is charged"
-            f" {gpu_hours(billed)} in {month}, with earlier corrections",
+            f" {gpu_hours(left.total())} in {month}, with earlier corrections",
             "gpuHours",
         )
+    parts = []
+    for key, amount in _shares(asked.amount, left if asked.amount < 0 else _billed(charged)):
+        of_it = [part for at, part in charged if at == key] or [part for at, part in added if at == key]
+        common = months.in_common(connection, (part.of.get("uid", "") for part in of_it))
+        common |= {"uid": asked.uid, "pod": asked.pod} if asked.uid else {}
+        parts.append(CorrectedPart(amount, *_times(of_it), common))
+    parts.sort(key=lambda part: part.from_ms)
+    return replace(asked, at_ms=parts[0].from_ms if parts else asked.at_ms, parts=tuple(parts))
+
+
+def _of_pod(charged: _Parts, asked: ChargeCorrection, month: str, zone: str) -> _Parts:
+    """What the named pod was charged. Raises Problem unless there is one."""
+    pods: defaultdict[str, _Parts] = defaultdict(list)
+    for terms, part in charged:
+        uid = pod_of(part.of["uid"])
+        if asked.pod in (part.of["pod"], "") and asked.uid in (uid, ""):
+            pods[uid].append((terms, part))
+    if not pods:
+        field, name = ("uid", "UID") if asked.uid else ("pod", "name")
+        wrong = f"no pod {asked.uid or asked.pod} of {asked.namespace} is charged in {month}"
+        raise Problem(422, f"{wrong}: check the {name}", field)
+    if len(pods) > 1:
+        names = []
+        for uid, rows in islice(pods.items(), _MOST_PODS):
+            start_ms, end_ms = _times([part for _, part in rows])
+            days = (calendar_name("day", zone, at_ms) for at_ms in (start_ms, end_ms - 1))
+            hours = gpu_hours(_billed(rows).total())
+            names.append(f"{uid} ({hours} GPU-hours, {' to '.join(dict.fromkeys(days))})")
+        whose = f"{len(pods)} pods {asked.pod} of {asked.namespace} are charged in {month}"
+        raise Problem(422, f"{whose}; name one by its uid: {', '.join(names)}", "pod")
+    return next(iter(pods.values()))
+
+
+def _times(parts: list[CorrectedPart]) -> tuple[int, int]:
+    return min(part.from_ms for part in parts), max(part.to_ms for part in parts)
+
+
+def _billed(parts: _Parts) -> Counter[Terms]:
+    sums: Counter[Terms] = Counter()
+    for terms, part in parts:
+        sums[terms] += part.amount
+    return sums
+
+
+def _shares(amount: int, weights: Mapping[Terms, int]) -> Iterator[tuple[Terms, int]]:
+    """The amount in proportion to the weights, to the unit; none exceeds its weight if the sum does not."""
+    whole, before = sum(weights.values()), 0
+    for key, end in zip(weights, accumulate(weights.values()), strict=True):
+        part = abs(amount) * end // whole - before if whole else 0
+        before += part
+        if part:
+            yield key, part if amount > 0 else -part
 
 
 def _hashes(found: MonthHash) -> MonthHashAnswer:

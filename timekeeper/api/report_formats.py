@@ -89,9 +89,9 @@ iso, _named = lru_cache(1_024)(exact_moment), lru_cache(1_024)(calendar_name)
 def _corrected(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     correction, amount = priced.correction, priced.correction.amount
     month = month_name(_month_at(asked.months, correction.at_ms))
-    labels = orjson.loads(priced.of.get("labels", "{}"))
+    labels = orjson.loads(priced.part.of.get("labels", "{}"))
     return {
-        **priced.of,
+        **priced.part.of,
         **{f"{LABEL}{name}": value for name, value in labels.items()},
         **{"namespace": correction.namespace, "pod": correction.pod, "group": priced.group},
         **{"price": priced.price, "currency": priced.currency},
@@ -215,14 +215,14 @@ def focus_row(asked: ReportQuery, line: ReportLine) -> Cells:
 
 
 def corrected_focus_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
-    """A correction: billed when it was made, for the day of the wrong charge, of the pod, or of the namespace
-    where it names none."""
-    correction = priced.correction
-    of = period_at("day", asked.zone, correction.at_ms)
+    """A correction: billed when it was made, for the days of what it corrects, of the pod, or of the
+    namespace where it names none."""
+    correction, part = priced.correction, priced.part
+    first, last = (period_at("day", asked.zone, at_ms) for at_ms in (part.from_ms, part.to_ms - 1))
     own = dict.fromkeys(("uid", "pod"), correction.pod or correction.namespace) | {"labels": "{}"}
-    own |= {name: priced.of[name] for name in own if name in priced.of}
+    own |= {name: part.of[name] for name in own if name in part.of}
     row = dict.fromkeys(COLUMNS, "") | _corrected(asked, priced) | own
-    row |= _bounds(of) | _step(asked, of.start_ms)
+    row |= _bounds(Interval(first.start_ms, last.end_ms)) | _step(asked, first.start_ms)
     row["type"] = "Namespace" if not correction.pod else "ResourceClaim" if row["claim"] else "Pod"
     row["description"] = f"Correction by {correction.actor}: {correction.reason}"
     return _focus(asked, row, correction.created_ms)

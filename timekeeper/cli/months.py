@@ -46,6 +46,7 @@ def month(options: Options, month: str, form: str) -> None:
 @click.option("--reason", required=True, help="stored with the entry, and in the bill")
 @click.option("--month", metavar="YYYY-MM", help="of the wrong charge; the running one without it")
 @click.option("--pod", metavar="NAME", shell_complete=words.pods, help="whose charge was wrong")
+@click.option("--uid", metavar="UID", help="of the pod or the claim's allocation, where several had the name")
 @click.option(
     "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing counts twice"
 )
@@ -57,13 +58,14 @@ def correct(
     reason: str,
     month: str | None,
     pod: str | None,
+    uid: str | None,
     key: str,
     form: str,
 ) -> None:
     """Correct a wrong charge: negative GPU-hours take it back. The charge stays, and the bill of this month
     shows the entry, with its reason and author. No budget changes by it: grant has --correction."""
     body = {"namespace": namespace_, "gpuHours": gpu_hours.replace(MINUS, "-"), "reason": reason}
-    body |= {name: value for name, value in (("month", month), ("pod", pod)) if value}
+    body |= {name: value for name, value in (("month", month), ("pod", pod), ("uid", uid)) if value}
     with connected(options, "", writes=True) as client:
         sheet = client.post_once(form, "/v1/corrections", body, "corrections", key, "an entry twice")
     output.show(sheet, form)

@@ -1,15 +1,24 @@
 """What a month held: its hashes, those that were kept when it was closed, and corrections of its bill."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
 from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
 
 from timekeeper.accounts.budget_history import History, history_of
-from timekeeper.accounts.usage import CLAIMED, price_intervals
+from timekeeper.accounts.session import CLAIM, kind_of
+from timekeeper.accounts.usage import CLAIMED, PriceInterval, price_intervals
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, Months, digest, line
+from timekeeper.core.ledger.months import (
+    ChargeCorrection,
+    ClosedMonth,
+    CorrectedPart,
+    MonthHash,
+    Months,
+    digest,
+    line,
+)
 from timekeeper.core.texts import moment
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
@@ -22,7 +31,7 @@ from timekeeper.store.engine.schema import (
     SESSIONS,
 )
 from timekeeper.store.engine.workloads import workload
-from timekeeper.store.reports.columns import claimed, ordered
+from timekeeper.store.reports.columns import claimed, dated, ordered
 from timekeeper.store.sessions import due, greatest, least
 
 _AT_ONCE = 1_000  # rows in memory
@@ -69,33 +78,31 @@ class _Sums:
             yield line(uid, namespace, int(amount))
 
 
-def _charges(dialect: str, span: Interval, now_ms: int, namespace: str = "") -> Select[Any]:
-    """UID, namespace and amount of each session with a charge in the month. ``namespace`` "": of all."""
-    start, end = literal(span.start_ms, BigInteger), literal(span.end_ms, BigInteger)
-    parts = []
-    for table in (POSTINGS, FOLDED):
-        its = table.c
-        length = least(its.to_ms, end) - greatest(its.from_ms, start)
-        part = select(its.session_uid, its.namespace, (its.rate_milli * length).label("amount"))
-        part = part.where(its.from_ms < end, its.to_ms > start)
-        if table is POSTINGS:
-            part = part.join(SESSIONS, SESSIONS.c.uid == its.session_uid)
-            part = part.where(SESSIONS.c.settled_ms.is_not(None))
-        parts.append(part)
-    own = SESSIONS.c
-    columns = (own.uid, own.namespace, own.rate_milli)
-    running = due(literal(now_ms), columns, own.rate_milli > 0, own.bound_ms < end).c
-    length = least(running.end_ms, end) - greatest(running.start_ms, start)
-    part = select(running.uid, running.namespace, (running.rate_milli * length).label("amount"))
-    parts.append(
-        part.where(running.start_ms < end, running.end_ms > start, running.end_ms > running.start_ms)
-    )
-    every = union_all(*parts).subquery("every")
-    uid, amount = ordered(dialect, every.c.session_uid), func.sum(every.c.amount)
-    by = (every.c.session_uid, every.c.namespace)
+def _charges(dialect: str, span: Interval, now_ms: int) -> Select[Any]:
+    """UID, namespace and amount of each session with a charge in the month."""
+    every = _intervals(span, now_ms)
+    uid, length = ordered(dialect, every.session_uid), every.to_ms - every.from_ms
+    by, amount = (every.session_uid, every.namespace), func.sum(every.rate_milli * length)
     found = select(*by, amount.label("amount")).group_by(*by).having(amount != 0)
-    found = found.where(by[1] == namespace) if namespace else found
     return found.order_by(uid, ordered(dialect, by[1]))
+
+
+def _intervals(span: Interval, now_ms: int, namespace: str = "") -> Any:
+    """Each interval of the month that is charged, or taken back. ``namespace`` "": of all."""
+    start, end = literal(span.start_ms, BigInteger), literal(span.end_ms, BigInteger)
+    own, parts = SESSIONS.c, []
+    is_settled = and_(own.uid == POSTINGS.c.session_uid, own.settled_ms.is_not(None))
+    posted = select(POSTINGS, own.name).join(SESSIONS, is_settled).subquery("posted")
+    columns = (own.uid.label("session_uid"), own.namespace, own.name, own.rate_milli)
+    running = due(literal(now_ms), columns, own.rate_milli > 0, own.bound_ms < end)
+    times = running.c.start_ms.label("from_ms"), running.c.end_ms.label("to_ms")
+    owed = select(running, *times).where(running.c.end_ms > running.c.start_ms).subquery("owed")
+    for its in (posted.c, FOLDED.c, owed.c):
+        times = greatest(its.from_ms, start).label("from_ms"), least(its.to_ms, end).label("to_ms")
+        part = select(its.session_uid, its.namespace, its.name, *times, its.rate_milli)
+        part = part.where(its.from_ms < end, its.to_ms > start)
+        parts.append(part.where(its.namespace == namespace) if namespace else part)
+    return union_all(*parts).subquery("every").c
 
 
 def _grants(connection: Connection, span: Interval) -> Iterator[str]:
@@ -126,18 +133,30 @@ def _awaited(seen_ms: int, kind: str, namespace: str, name: str, node: str) -> t
     return who, f"kubectl delete -n {namespace} --force {resource} {name}"
 
 
-def charged(connection: Connection, span: Interval, now_ms: int, namespace: str, pod: str) -> tuple[int, int]:
-    """What the namespace, or its pods of this name, has been charged in the month, and what corrections have
-    added to it, in milli-GPU x milliseconds."""
-    sums = _charges(connection.dialect.name, span, now_ms, namespace).subquery("charges")
-    found = select(func.coalesce(func.sum(sums.c.amount), 0))
-    if pod:
-        live = select(SESSIONS.c.uid).where(SESSIONS.c.name == pod)
-        old = select(FOLDED.c.session_uid).where(FOLDED.c.name == pod)
-        found = found.where(sums.c.session_uid.in_(live.union_all(old)))
-    made = corrections(connection, namespace, of=span)
-    added = sum(each.amount for each in made if not pod or each.pod == pod)
-    return int(connection.execute(found).scalar_one()), added
+Terms = tuple[str, str, str]  # group, price and currency
+
+
+def charged(
+    connection: Connection, span: Interval, now_ms: int, namespace: str, intervals: Iterable[PriceInterval]
+) -> list[tuple[Terms, CorrectedPart]]:
+    """What each session of the namespace was charged in the month on which terms, in order of time.
+    ``intervals``: its own."""
+    every = _intervals(span, now_ms, namespace)
+    own = dated(connection.dialect.name, tuple(intervals)).c
+    start, end = greatest(every.from_ms, own.from_ms), least(every.to_ms, own.to_ms)
+    keys = (own.group, own.price, own.currency, every.session_uid, every.name)
+    amount, first = func.sum(every.rate_milli * (end - start)), func.min(start)
+    found = select(*keys, amount, first, func.max(end)).where(start < end).group_by(*keys)
+    found = found.having(amount != 0).order_by(first, ordered(connection.dialect.name, every.session_uid))
+    return [
+        ((group, price, currency), CorrectedPart(int(amount), from_ms, to_ms, {"uid": uid, "pod": name}))
+        for group, price, currency, uid, name, amount, from_ms, to_ms in connection.execute(found)
+    ]
+
+
+def pod_of(uid: str) -> str:
+    """The UID of a session's pod, which may have had others; or of a claim's allocation."""
+    return uid if CLAIM in uid else kind_of(uid).owner_uid
 
 
 def newest_posting(connection: Connection) -> int:
@@ -212,8 +231,10 @@ def correction(connection: Connection, key: str) -> ChargeCorrection | None:
 
 def correct(connection: Connection, asked: ChargeCorrection) -> ChargeCorrection:
     """Write the correction; its key has none yet."""
-    names = [each.name for each in CHARGE_CORRECTIONS.c if each.name != "id"]
-    connection.execute(insert(CHARGE_CORRECTIONS), {name: getattr(asked, name) for name in names})
+    row = {each.name: getattr(asked, each.name) for each in CHARGE_CORRECTIONS.c if each.name not in _READ}
+    parts = orjson.dumps([(part.amount, part.from_ms, part.to_ms, part.of) for part in asked.parts])
+    row |= {"uid": asked.uid or None, "parts": parts.decode() if asked.parts else None}
+    connection.execute(insert(CHARGE_CORRECTIONS), row)
     return _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == asked.idempotency_key)[0]
 
 
@@ -231,29 +252,53 @@ def corrections(
     return _corrections(connection, *conditions)
 
 
-def corrected(connection: Connection, made: ChargeCorrection) -> Mapping[str, str]:
+def parts_of(
+    connection: Connection, history: History, made: ChargeCorrection
+) -> Iterator[tuple[Terms, CorrectedPart]]:
+    """What the correction belongs to, with its terms; where it says nothing of that, what was in force at its
+    time."""
+    for part in made.parts or [
+        CorrectedPart(made.amount, made.at_ms, made.at_ms + 1, _corrected(connection, made))
+    ]:
+        at = made.namespace, part.from_ms
+        yield (history.group(*at), *history.price(*at)), part
+
+
+def in_common(connection: Connection, uids: Iterable[str]) -> dict[str, str]:
+    """What sessions have in common, by a report's columns and ``labels``."""
+    rows: list[dict[str, str]] = []
+    dialect, names = connection.dialect.name, ("owner", "node", "models", "labels", "workload", *CLAIMED)
+    for some in ledger.chunks(sorted(set(uids))):
+        for table, uid in ((SESSIONS, SESSIONS.c.uid), (FOLDED, FOLDED.c.session_uid)):
+            its = table.c
+            derived = {"workload": workload(dialect, its)} | {
+                name: claimed(dialect, its, name) for name in CLAIMED
+            }
+            columns = (its[each] if each in its else derived[each] for each in names)
+            found = connection.execute(select(*columns).where(uid.in_(some)).distinct())
+            rows += (dict(zip(names, row, strict=True)) for row in found)
+    first = rows[0] if rows else {}
+    same = {name: value for name, value in first.items() if all(row[name] == value for row in rows)}
+    labels = [orjson.loads(row["labels"]).items() for row in rows] or [{}.items()]
+    common = {key: text for key, text in labels[0] if all((key, text) in each for each in labels)}
+    return same | {"labels": orjson.dumps(common).decode()}
+
+
+def _corrected(connection: Connection, made: ChargeCorrection) -> dict[str, str]:
     """The pod or claim that the correction names, by a report's columns and ``labels``: of several with one
     name the last before the charge was wrong. Of a namespace the labels that its last pods have in common."""
-    if not made.pod:
-        its = SESSIONS.c
-        theirs = select(its.labels).where(its.namespace == made.namespace, its.bound_ms <= made.at_ms)
-        newest = connection.scalars(theirs.order_by(its.bound_ms.desc()).limit(_AT_ONCE))
-        labels = [orjson.loads(text).items() for text in set(newest)]
-        common = dict(labels[0]) if labels else {}
-        same = {
-            name: value for name, value in common.items() if all((name, value) in each for each in labels)
-        }
-        return {"labels": orjson.dumps(same).decode()}
-    for table, began_ms in ((SESSIONS, SESSIONS.c.bound_ms), (FOLDED, FOLDED.c.from_ms)):
-        its, dialect = table.c, connection.dialect.name
-        uid = its.uid if table is SESSIONS else its.session_uid
-        columns = (uid.label("uid"), its.name.label("pod"), its.owner, its.node, its.models, its.labels)
-        of_claim = (claimed(dialect, its, name).label(name) for name in CLAIMED)
-        named = (its.namespace == made.namespace, its.name == made.pod, began_ms <= made.at_ms)
-        found = select(*columns, workload(dialect, its).label("workload"), *of_claim).where(*named)
-        row = connection.execute(found.order_by(began_ms.desc()).limit(1)).mappings().first()
-        if row is not None:
-            return {name: str(value) for name, value in row.items()}
+    for table, uid, began_ms in (
+        (SESSIONS, SESSIONS.c.uid, SESSIONS.c.bound_ms),
+        (FOLDED, FOLDED.c.session_uid, FOLDED.c.from_ms),
+    ):
+        theirs = select(uid).where(table.c.namespace == made.namespace, began_ms <= made.at_ms)
+        newest = theirs.order_by(began_ms.desc())
+        if not made.pod:
+            some = connection.scalars(newest.limit(_AT_ONCE))
+            return {"labels": in_common(connection, some)["labels"]}
+        found = connection.scalars(newest.where(table.c.name == made.pod).limit(1)).first()
+        if found is not None:
+            return {**in_common(connection, (found,)), "uid": found, "pod": made.pod}
     return {}
 
 
@@ -261,8 +306,14 @@ def _corrections(connection: Connection, *conditions: Any) -> list[ChargeCorrect
     its = CHARGE_CORRECTIONS.c
     rows = connection.execute(select(CHARGE_CORRECTIONS).where(*conditions).order_by(its.id))
     return [
-        ChargeCorrection(**{_NUMBER.get(name, name): row[name] for name in row}) for row in rows.mappings()
+        ChargeCorrection(
+            **{name: row[name] for name in row if name not in _READ},
+            number=row["id"],
+            uid=row["uid"] or "",
+            parts=tuple(CorrectedPart(*part) for part in orjson.loads(row["parts"] or "[]")),
+        )
+        for row in rows.mappings()
     ]
 
 
-_NUMBER = {"id": "number"}
+_READ = ("id", "uid", "parts")

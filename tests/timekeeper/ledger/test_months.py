@@ -167,7 +167,7 @@ def test_a_wrong_charge_is_corrected_by_an_entry_that_the_bill_shows_beside_it(b
 
     made = correct(books)
 
-    assert (made["actor"], made["at"], made["amount"]) == ("admin", NOVEMBER - 1, -GPU * HOUR // 2)
+    assert (made["actor"], made["at"], made["amount"]) == ("admin", NOVEMBER - 9 * HOUR, -GPU * HOUR // 2)
     assert correct(books) == made  # a second try
     assert correct(books, reason="another")["status"] == 422
     books.clock.turn(HOUR)
@@ -248,15 +248,19 @@ def test_a_correction_of_a_claim_is_no_pods(books: Books) -> None:
     )
 
 
-def test_a_correction_of_a_namespace_has_the_labels_that_its_pods_have_in_common(books: Books) -> None:
-    books.write(OWNED, replace(OWNED, uid="x", labels=(("cost-center", "42"), ("team", "audio"))))
+def test_a_correction_of_a_namespace_has_the_labels_and_node_that_its_pods_have_in_common(
+    books: Books,
+) -> None:
+    other = replace(OWNED, uid="x", models="T4", labels=(("cost-center", "42"), ("team", "audio")))
+    books.write(OWNED, other)
     correct(books, pod=None)
     books.clock.turn(HOUR)
 
     (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
-    assert (row["ResourceId"], row["ResourceName"], row["ResourceType"], row["Tags"], row["x_Node"]) == (
-        *("team-a", "team-a", "Namespace", {"cost-center": "42"}, None),
+    assert (row["ResourceId"], row["ResourceName"], row["ResourceType"], row["Tags"]) == (
+        *("team-a", "team-a", "Namespace", {"cost-center": "42"}),
     )
+    assert (row["x_Node"], row["x_GpuModels"]) == ("n1", None)
     (line,) = csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&group=label:cost-center").text))
     assert line["label:cost-center"] == "42"
 

@@ -297,7 +297,7 @@ class LedgerReader:
             yield from reports.lines(connection, asked, terms, limit)
 
     def corrections(self, asked: ReportQuery) -> list[PricedCorrection]:
-        """The corrections that were made in each of the report's time ranges, the oldest first."""
+        """The parts of corrections that were made in each of the report's time ranges, the oldest first."""
         with self.store.reading() as connection:
             history, found = self.history(connection), list[PricedCorrection]()
             made = (
@@ -306,11 +306,10 @@ class LedgerReader:
                 for correction in months.corrections(connection, asked.namespace or "", made=span)
             )
             for span, correction in made:
-                at = correction.namespace, correction.at_ms
-                group = history.group(*at)
-                if asked.group in ("", group):
-                    whose = months.corrected(connection, correction)
-                    found.append(PricedCorrection(correction, span, group, *history.price(*at), whose))
+                for terms, part in months.parts_of(connection, history, correction):
+                    if asked.group in ("", terms[0]):
+                        entry = replace(correction, amount=part.amount, at_ms=part.from_ms)
+                        found.append(PricedCorrection(entry, span, *terms, part))
         return found
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:

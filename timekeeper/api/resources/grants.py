@@ -45,10 +45,11 @@ from timekeeper.wire.values import Subject
 
 _MAX_HOURS = 10**9
 _HOURS_ALLOWED = (
-    f"it must be a number of GPU-hours other than 0, with at most 8 decimals, at most {_MAX_HOURS}"
+    "it must be a number of GPU-hours other than 0, with at most 8 decimals or as an answer has it, at most"
+    f" {_MAX_HOURS}"
 )
 
-_HOURS = r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"
+_HOURS = r"^-?[0-9]{1,10}(\.[0-9]{1,12})?$"
 _KIND_ALLOWED = "it must be manual or correction; or with from, transfer"
 
 Namespace = Annotated[str, like(NAMESPACE, "it must be the name of a namespace")]
@@ -63,7 +64,7 @@ Hours = Annotated[
 
 
 class GivenAmount(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either `gpuHours`, decimal with at most 8 places, or `amount`."""
+    """Either `gpuHours`, decimal with at most 8 places or a figure of an answer, or `amount`."""
 
     gpuHours: Hours | UnsetType = UNSET
     amount: Amount | UnsetType = UNSET
@@ -81,7 +82,7 @@ ONE_AMOUNT: dict[str, Any] = {"oneOf": [{"required": ["gpuHours"]}, {"required":
 
 
 class NewGrant(GivenAmount, frozen=True, kw_only=True):
-    """Either `gpuHours`, decimal with at most 8 places, or `amount`. Negative only in a correction. With
+    """Either `gpuHours`, as of other amounts, or `amount`. Negative only in a correction. With
     `from` it is a transfer from that namespace to `subject` in the same group."""
 
     subject: Subject
@@ -130,17 +131,18 @@ def granted(new: GivenAmount, kind: str) -> int:
 
 
 def exact_hours(raw: Raw) -> int | None:
-    """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount. None for
-    others."""
+    """Decimal GPU-hours as text or number: a whole amount, as with at most 8 decimals, or the figure of 12
+    that `gpu_hours` has of one. None for others."""
     value = bytes(raw).decode()
     if value.startswith('"'):
         value = msgspec.json.decode(raw)
         if not re.fullmatch(_HOURS, value, re.ASCII):
             return None
     hours, exponent = exact_number(value)
-    if not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
+    if not -12 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
         return None
-    return int(hours * GPU_HOUR)
+    amount = int((hours * GPU_HOUR).to_integral_value())
+    return amount if amount == hours * GPU_HOUR or Decimal(gpu_hours(amount)) == hours else None
 
 
 def exact_number(value: str) -> tuple[Decimal, int]:

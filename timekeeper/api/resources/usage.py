@@ -75,12 +75,13 @@ class UsageRow(_Times, AmountAnswer):
 
 
 class CorrectionAnswer(AmountAnswer):
-    """What a person corrected of a bill. `at`: when the wrong charge was, whose price counts; `created`: when
-    it was corrected, in whose month it is billed; `pod`: empty for none in particular."""
+    """What a person corrected of a bill. `at`: when the wrong charge began; `created`: when it was corrected,
+    in whose month it is billed; `pod`, `uid`: empty for none in particular."""
 
     id: int
     namespace: str
     pod: str
+    uid: str
     at: int
     reason: str
     actor: str
@@ -89,7 +90,7 @@ class CorrectionAnswer(AmountAnswer):
 
 class Usage(Span, Paged):
     """A report. `clusterName`: of the month of its end, null: none; `total`: the sum of this answer's rows;
-    `corrections`: made in its times, with its last rows."""
+    `corrections`: made in its times, by group and price, with its last rows."""
 
     clusterName: str | None
     rows: list[UsageRow]
@@ -360,6 +361,7 @@ def correction_answer(correction: ChargeCorrection) -> CorrectionAnswer:
         "id": correction.number,
         "namespace": correction.namespace,
         "pod": correction.pod,
+        "uid": correction.uid,
         "at": correction.at_ms,
         **amount_of(correction.amount),
         "reason": correction.reason,

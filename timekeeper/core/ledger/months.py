@@ -15,7 +15,7 @@ Amounts are milli-GPU x milliseconds, times milliseconds since 1970.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from timekeeper.core.ledger.metering import Interval, calendar_name
@@ -101,10 +101,22 @@ def line(*values: str | int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class CorrectedPart:
+    """What a correction changes of what was charged in one group at one price. ``from_ms``, ``to_ms``: when
+    that was; ``of``: what all of it has in common, by a report's columns and ``labels``."""
+
+    amount: int
+    from_ms: int
+    to_ms: int
+    of: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ChargeCorrection:
-    """What a person corrects of a bill, beside the charges, which stay. ``at_ms``: when the wrong charge was;
-    ``amount``: in milli-GPU x milliseconds, negative where it takes back; ``pod``: "" for none in particular;
-    ``number`` 0: not stored yet."""
+    """What a person corrects of a bill, beside the charges, which stay. ``at_ms``: when the wrong charge
+    began; ``amount``: in milli-GPU x milliseconds, negative where it takes back; ``pod``, ``uid``: "" for
+    none in particular; ``parts``: none where nothing was charged, and of an earlier release; ``number`` 0:
+    not stored yet."""
 
     namespace: str
     pod: str
@@ -115,9 +127,12 @@ class ChargeCorrection:
     idempotency_key: str
     created_ms: int
     number: int = 0
+    uid: str = ""
+    parts: tuple[CorrectedPart, ...] = ()
 
-    def asks_as(self, other: "ChargeCorrection") -> bool:
-        """Whether both are the same request, at whatever time."""
-        return replace(self, at_ms=0, created_ms=0, number=0) == replace(
-            other, at_ms=0, created_ms=0, number=0
-        )
+    def answers(self, asked: "ChargeCorrection") -> bool:
+        """Whether it was written for this request, at whatever time: its pod may be named by its UID, its
+        name, or both."""
+        names = ("namespace", "amount", "reason", "actor", "idempotency_key")
+        is_same_pod = asked.uid in (self.uid, "") and asked.pod in (self.pod, "" if asked.uid else self.pod)
+        return is_same_pod and all(getattr(self, name) == getattr(asked, name) for name in names)

@@ -21,6 +21,7 @@ ADDED = {
     "folded": ("owner_uid",),
     "ends": ("forgiven_ms",),
     "nodes": ("leaseless",),
+    "charge_corrections": ("uid", "parts"),
 }
 
 _REVISION = "SELECT version_num FROM alembic_version"

@@ -589,12 +589,14 @@ CHARGE_CORRECTIONS = Table(
     Column("id", _KEY, primary_key=True),
     Column("namespace", Text, nullable=False),
     Column("pod", Text, nullable=False),  # "": none in particular
-    Column("at_ms", BigInteger, nullable=False),  # when the wrong charge was; its price counts
+    Column("at_ms", BigInteger, nullable=False),  # when the wrong charge began
     Column("amount", BigInteger, nullable=False),
     Column("reason", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("idempotency_key", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("uid", Text),  # of the pod or of the claim's allocation; NULL: none in particular
+    Column("parts", Text),  # see `months.parts_of`; NULL: nothing was charged, or an earlier release wrote it
     UniqueConstraint("idempotency_key"),
     CheckConstraint("namespace <> '' AND actor <> '' AND reason <> ''", name="is_signed"),
     CheckConstraint("amount <> 0 AND at_ms >= 0 AND at_ms <= created_ms", name="is_of_a_past_time"),

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import ReportQuery
-from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.reports.columns import of_namespaces
 from timekeeper.store.sessions import due, greatest
 
@@ -39,7 +39,6 @@ class _Busy:
     def statement(self) -> Select[Any]:
         parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
         parts += [self._day()] if self._asked.step != "hour" else []
-        parts += [self._measured()] if self._asked.with_use else []
         found = union_all(*parts).subquery("parts")
         return select(func.min(found.c.at_ms))
 
@@ -62,14 +61,6 @@ class _Busy:
     def _day(self) -> Select[Any]:
         """Sums of whole days, which longer steps are read from."""
         return self._earliest(DAYS.c.day_ms).where(DAYS.c.day_ms >= _AFTER, *self._theirs(DAYS.c.namespace))
-
-    def _measured(self) -> Select[Any]:
-        found = self._earliest(FIGURES.c.hour_ms).where(FIGURES.c.hour_ms >= _AFTER)
-        if self._asked.is_whole:
-            return found
-        sessions = select(SESSIONS.c.uid).where(*self._theirs(SESSIONS.c.namespace))
-        folded = select(FOLDED.c.session_uid).where(*self._theirs(FOLDED.c.namespace))
-        return found.where(FIGURES.c.session_uid.in_(sessions.union_all(folded)))
 
     def _earliest(self, start: Expression) -> Select[Any]:
         return select(cast(func.min(greatest(start, _AFTER)), BigInteger).label("at_ms"))

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
-from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HOUR_MS, POSTINGS, SESSIONS
 from timekeeper.store.engine.workloads import label_of, workload
 from timekeeper.store.reports.columns import (
     DeviceRows,
@@ -180,7 +180,8 @@ class Parts:
     # Measured use
 
     def _figures(self, span: Span) -> list[Select[Any]]:
-        """Measured use of the hours that begin in the range, of present and rolled-up sessions."""
+        """Measured use of the hours that begin in the range, of present and rolled-up sessions: each begins
+        when its session's charge does at the earliest, and is over with it."""
         measured = self._by_word(span)
         names = ["namespace", "name", "owner", "node", "models", "labels", "requested_milli"]
         names += [each for each in self._read_from if each not in names]
@@ -203,7 +204,7 @@ class Parts:
         if not self.shape.is_cut:
             return found
         # an hour belongs to the price interval in which it begins
-        return found.where(*self._clip(measured.c.hour_ms, measured.c.hour_ms + 1, span.whole).meets)
+        return found.where(*self._clip(measured.c.at_ms, measured.c.at_ms + 1, span.whole).meets)
 
     def _by_word(self, span: Span) -> CTE:
         """By session, and by hour if needed: the node agent's figures take precedence over the tenant's. What
@@ -212,8 +213,11 @@ class Parts:
         same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
         is_node = FIGURES.c.source == "node"
         is_best = ~exists().where(same, node.c.source == "node")
-        which = and_(span.has(self._its(FIGURES.c.hour_ms)), or_(is_node, is_best))
-        keys = [self._its(FIGURES.c.session_uid), *([FIGURES.c.hour_ms] if self.shape.is_cut else [])]
+        hour_ms, at_ms, hour = self._its(FIGURES.c.hour_ms), self._at_ms(), literal(HOUR_MS, BigInteger)
+        is_near = and_(hour_ms > span.start - hour, hour_ms < span.end + hour)
+        is_inside = and_(hour_ms >= span.start + hour, hour_ms < span.end - hour)  # wherever it begins
+        which = and_(is_near, or_(is_inside, span.has(at_ms)), or_(is_node, is_best))
+        keys = [self._its(FIGURES.c.session_uid), *([at_ms.label("at_ms")] if self.shape.is_cut else [])]
         unused = FIGURES.c.covered_ms * self._requested_milli() - FIGURES.c.used_milli_ms
         values = (
             FIGURES.c.covered_ms,
@@ -232,6 +236,26 @@ class Parts:
             theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, span))
             found = found.where(FIGURES.c.session_uid.in_(theirs))
         return found.cte("measured")
+
+    def _at_ms(self) -> Expression:
+        """When the hour of a row of figures begins by its session's own time. What is posted of a settled
+        session, or kept of a rolled-up one, is one interval at its rate."""
+        uid, own, first, end = FIGURES.c.session_uid, SESSIONS.c, [], []
+        for table in (POSTINGS, FOLDED):
+            its = table.c
+            length = cast(func.sum(its.amount), BigInteger) / func.max(its.rate_milli)
+            found = select(func.min(its.from_ms) + length).where(its.session_uid == uid)
+            settled = (own.uid == uid, own.settled_ms.is_not(None)) if table is POSTINGS else ()
+            first.append(select(func.min(its.from_ms)).where(its.session_uid == uid))
+            end.append(found.where(*settled))
+        first.insert(1, select(own.bound_ms).where(own.uid == uid))
+        start_ms, end_ms = (
+            func.coalesce(
+                *(each.correlate(FIGURES).scalar_subquery() for each in every), FIGURES.c.hour_ms + 1
+            )
+            for every in (first, end)
+        )
+        return greatest(least(FIGURES.c.hour_ms, end_ms - 1), start_ms)
 
     def _requested_milli(self) -> Expression:
         """What the session of a row of figures requested, or that of its rolled-up one."""

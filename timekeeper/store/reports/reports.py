@@ -43,8 +43,6 @@ from timekeeper.store.reports.shape import Shape, Span, needs_sessions, sums_in
 
 Expression = ColumnElement[Any]
 
-_SAID = ("posted", "pending", "used")  # a line has one of them
-
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
 
@@ -73,7 +71,7 @@ def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Sel
     amount = sums["posted"] + sums["pending"]
     orders = {"gpuHours": amount.asc(), "-gpuHours": amount.desc()}
     found = select(*(number or [literal(0)]), *keys.values(), *sums.values()).select_from(source)
-    found = found.group_by(*by).having(or_(*(sums[name] != 0 for name in _SAID if name in sums)))
+    found = found.group_by(*by).having(amount != 0)
     first = [orders[asked.order]] if asked.order else []
     found = found.order_by(*number, *first, *by[len(number) :])
     if shape.has_after:
