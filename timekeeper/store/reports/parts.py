@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
+from timekeeper.core.ledger.charged import NEVER
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HOUR_MS, POSTINGS, SESSIONS
 from timekeeper.store.engine.workloads import label_of, workload
 from timekeeper.store.reports.columns import (
@@ -213,12 +214,11 @@ class Parts:
         same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
         is_node = FIGURES.c.source == "node"
         is_best = ~exists().where(same, node.c.source == "node")
-        hour_ms, at_ms, hour = self._its(FIGURES.c.hour_ms), self._at_ms(), literal(HOUR_MS, BigInteger)
-        is_near = and_(hour_ms > span.start - hour, hour_ms < span.end + hour)
-        is_inside = and_(hour_ms >= span.start + hour, hour_ms < span.end - hour)  # wherever it begins
-        which = and_(is_near, or_(is_inside, span.has(at_ms)), or_(is_node, is_best))
+        hour_ms, own = self._its(FIGURES.c.hour_ms), self._own_times(span)
+        at_ms = greatest(least(FIGURES.c.hour_ms, own.c.end_ms - 1), own.c.start_ms)
+        which = and_(_is_near(hour_ms, span), span.has(at_ms), or_(is_node, is_best))
         keys = [self._its(FIGURES.c.session_uid), *([at_ms.label("at_ms")] if self.shape.is_cut else [])]
-        unused = FIGURES.c.covered_ms * self._requested_milli() - FIGURES.c.used_milli_ms
+        unused = FIGURES.c.covered_ms * own.c.requested_milli - FIGURES.c.used_milli_ms
         values = (
             FIGURES.c.covered_ms,
             FIGURES.c.used_milli_ms,
@@ -230,40 +230,37 @@ class Parts:
             cast(func.sum(value), BigInteger).label(name)
             for name, value in zip(_MEASURED, values, strict=True)
         )
-        found = select(*keys, *sums).select_from(FIGURES).where(which).group_by(*keys)
+        both = FIGURES.join(own, own.c.session_uid == FIGURES.c.session_uid)
+        return select(*keys, *sums).select_from(both).where(which).group_by(*keys).cte("measured")
+
+    def _own_times(self, span: Span) -> CTE:
+        """The sessions with figures near the range: what each requested, and its charged time, in which what
+        is posted of a settled one, or kept of a rolled-up one, is one interval at its rate."""
+        near = select(FIGURES.c.session_uid).where(_is_near(self._its(FIGURES.c.hour_ms), span)).distinct()
         if self.shape.is_some or self.asked.namespace is not None:
             of_sessions = self._narrow(select(SESSIONS.c.uid), SESSIONS, span)
             theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, span))
-            found = found.where(FIGURES.c.session_uid.in_(theirs))
-        return found.cte("measured")
-
-    def _at_ms(self) -> Expression:
-        """When the hour of a row of figures begins by its session's own time. What is posted of a settled
-        session, or kept of a rolled-up one, is one interval at its rate."""
-        uid, own, first, end = FIGURES.c.session_uid, SESSIONS.c, [], []
-        for table in (POSTINGS, FOLDED):
-            its = table.c
-            length = cast(func.sum(its.amount), BigInteger) / func.max(its.rate_milli)
-            found = select(func.min(its.from_ms) + length).where(its.session_uid == uid)
-            settled = (own.uid == uid, own.settled_ms.is_not(None)) if table is POSTINGS else ()
-            first.append(select(func.min(its.from_ms)).where(its.session_uid == uid))
-            end.append(found.where(*settled))
-        first.insert(1, select(own.bound_ms).where(own.uid == uid))
-        start_ms, end_ms = (
-            func.coalesce(
-                *(each.correlate(FIGURES).scalar_subquery() for each in every), FIGURES.c.hour_ms + 1
-            )
-            for every in (first, end)
+            near = near.where(FIGURES.c.session_uid.in_(theirs))
+        uid, its, own, old = near.subquery("near").c.session_uid, POSTINGS.c, SESSIONS.c, FOLDED.c
+        length = cast(func.sum(its.amount), BigInteger) / func.max(its.rate_milli)
+        first, end = (
+            select(each).where(its.session_uid == uid).correlate(uid.table).scalar_subquery()
+            for each in (func.min(its.from_ms), func.min(its.from_ms) + length)
         )
-        return greatest(least(FIGURES.c.hour_ms, end_ms - 1), start_ms)
-
-    def _requested_milli(self) -> Expression:
-        """What the session of a row of figures requested, or that of its rolled-up one."""
-        uid = FIGURES.c.session_uid
-        present = select(SESSIONS.c.requested_milli).where(SESSIONS.c.uid == uid)
-        gone = select(func.min(FOLDED.c.requested_milli)).where(FOLDED.c.session_uid == uid)
-        both = (found.correlate(FIGURES).scalar_subquery() for found in (present, gone))
-        return func.coalesce(*both, 0)
+        found = {
+            "requested_milli": (own.requested_milli, func.min(old.requested_milli)),
+            "start_ms": (func.coalesce(first, own.bound_ms), func.min(old.from_ms)),
+            "end_ms": (case((own.settled_ms.is_not(None), end), else_=NEVER), func.max(old.to_ms + 0)),
+        }
+        columns = (
+            func.coalesce(
+                select(present).where(own.uid == uid).correlate(uid.table).scalar_subquery(),
+                select(gone).where(old.session_uid == uid).correlate(uid.table).scalar_subquery(),
+                0,
+            ).label(name)
+            for name, (present, gone) in found.items()
+        )
+        return select(uid, *columns).cte("own").prefix_with("MATERIALIZED")
 
     # With which columns
 
@@ -373,6 +370,12 @@ class Parts:
 
     def _without_index(self, found: Expression) -> Expression:
         return without_index(self.dialect, found)
+
+
+def _is_near(hour_ms: Expression, span: Span) -> Expression:
+    """Whether an hour may begin in the range by its session's own time."""
+    hour = literal(HOUR_MS, BigInteger)
+    return and_(hour_ms > span.start - hour, hour_ms < span.end + hour)
 
 
 def _by_span(its: Any, spans: list[Span], start: Expression, end: Expression, sign: int) -> Select[Any]:
