@@ -133,6 +133,7 @@ class Servers(JsonHandler):
     does not know FOCUS."""
 
     asked: ClassVar[list[str]] = []
+    sent: ClassVar[list[object]] = []
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
@@ -154,7 +155,7 @@ class Servers(JsonHandler):
             self.answer(200, {"metadata": {}, "items": []})
 
     def do_POST(self) -> None:
-        self.body()
+        self.sent.append(self.body())
         self.answer(200, {"version": 1, **ANSWERS[self.path]})
 
 
@@ -187,6 +188,17 @@ def typed(environment: dict[str, str], folder: Path, *words: str) -> str:
     assert result.exit_code in (0, 1), result.output
     assert isinstance(result.exception, SystemExit | None), result.exception
     return result.stdout
+
+
+def test_a_correction_is_sent_with_its_exact_figure_and_uid(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("correct", "team-a", "-0.741666666667", "--pod", "train-0", "--uid", "u", "--reason", "x")
+
+    typed(environment, tmp_path, *words)
+
+    given = {"namespace": "team-a", "gpuHours": "-0.741666666667", "reason": "x"}
+    assert Servers.sent[-1] == given | {"pod": "train-0", "uid": "u"}
 
 
 def with_json() -> set[str]:
