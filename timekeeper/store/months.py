@@ -7,7 +7,7 @@ import orjson
 from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
 
 from timekeeper.accounts.budget_history import History, history_of
-from timekeeper.accounts.session import CLAIM, kind_of
+from timekeeper.accounts.session import kind_of
 from timekeeper.accounts.usage import CLAIMED, PriceInterval, price_intervals
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import (
@@ -156,7 +156,8 @@ def charged(
 
 def pod_of(uid: str) -> str:
     """The UID of a session's pod, which may have had others; or of a claim's allocation."""
-    return uid if CLAIM in uid else kind_of(uid).owner_uid
+    kind = kind_of(uid)
+    return uid if kind.charge == "claim" else kind.owner_uid
 
 
 def newest_posting(connection: Connection) -> int:
