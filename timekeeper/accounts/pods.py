@@ -1,11 +1,13 @@
 """A pod as the ledger sees it, read once from the API server's JSON; the rest of the object is dropped."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from operator import attrgetter
 from sys import intern
+from typing import Literal
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
@@ -20,12 +22,73 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
 from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
+from timekeeper.core.request.claims import EXPLICIT
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
 from timekeeper.core.request.request import claims_part, parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.wire import HeldFor, binding_asks
 
 GangKey = tuple[str, str]  # its namespace, and what tells it from others there
+# by what a pod is charged: nothing; its cards, and what it asks for while it waits; its claims alone; what
+# they ask for is not known yet
+Charge = Literal["none", "cards", "claims", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWait:
+    """A pod that waits, because its claims get no devices. ``claims``: their names; ``since_ms``: since when
+    kube-scheduler has found no node; ``limits``: in place of claims what its containers ask for by limits,
+    each time a resource and an amount: kube-scheduler makes a claim for them once it has devices."""
+
+    claims: tuple[str, ...]
+    since_ms: int
+    limits: tuple[tuple[str, int], ...] = ()
+
+    def by_class(self, serves: Mapping[str, str]) -> Mapping[str, int]:
+        """How many devices of each class the limits ask for. ``serves``: extended resource -> its class."""
+        found = Counter[str]()
+        for resource, amount in self.limits:
+            explicit = resource.removeprefix(EXPLICIT)
+            if name := explicit if explicit != resource else serves.get(resource, ""):
+                found[name] += amount
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimUse:
+    """How a pod uses claims."""
+
+    hold: PodHold | None = None  # as its object says it; None: it uses no claim, and waits for none
+    served_by: str = ""  # the name of the claim that kube-scheduler made for its extended resources
+    is_served: bool = False  # that claim is charged for these
+    # without these resources, where a claim serves them; None: nothing is left
+    rest: "LedgerPod | None" = None
+    gone_ms: int | None = None  # when its object was seen to be removed; None: it exists
+    # for devices of its claims; None: it does not, or others may not be evicted for it
+    waits: ClaimWait | None = None
+    # for how many GPUs its claims were judged, at its creation or its release; None: nothing says it
+    judged: int | None = None
+    claims: tuple[str, ...] = ()  # the names of all that exist, with the one that serves it
+    is_holding: bool = False  # it is bound, and not over
+    obstacle: str = ""  # why it has no node, if that is not ``waits``
+    # of the object of a pod whose charge is unknown: by it that is read once it is known
+    part: Json | None = None
+
+
+NO_CLAIMS = ClaimUse()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What the object of a pod says of its gang."""
+
+    is_marked: bool = False  # with a node it says that the gang has started
+    has_ended_well: bool = False  # its phase is Succeeded
+    needs_said: int | None = None  # `gangs.needs_said`
+    leaves_for_another: bool = False  # it is being deleted so, as by preemption
+
+
+NO_MEMBER = Membership()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +127,63 @@ class LedgerPod:
     # what it holds where it is metered, if that is not ``request``
     metered: MeteredRequest | None = None
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
-    is_only_metered: bool = False  # and where its namespace is enforced it is not charged
-    doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
+    # of a metered pod what of its request is an assumption, and why; of one that is not charged why it cannot
+    # be read
+    doubt: str = ""
     gang: Gang | None = None  # the pods that it starts together with
-    is_marked: bool = False  # of a pod with a gang: with a node it says that the gang has started
-    has_ended_well: bool = False  # of a pod with a gang: its phase is Succeeded
-    needs_said: int | None = None  # of a pod with a gang: `gangs.needs_said`
+    membership: Membership = NO_MEMBER
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
-    leaves_for_another: bool = False  # of a pod with a gang: it is being deleted so, as by preemption
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
 
     is_saved_up: bool = False  # created in budget, it got its cards when its namespace was over it
     mirror_uid: str = ""  # of a static pod: the UID of its mirror
+    charge: Charge = "cards"
+    uses: ClaimUse = field(default=NO_CLAIMS, compare=False)
+    as_read: "LedgerPod | None" = field(default=None, compare=False)  # where it is charged otherwise
+
+    @property
+    def is_only_metered(self) -> bool:
+        """Whether it is metered, and not charged where its namespace is enforced."""
+        read = self.as_read
+        is_uncharged = read is not None and read.charge != "cards" and not read.requests_nothing
+        return self.is_metered and is_uncharged and not self.is_static
+
+    @property
+    def is_charged_nothing(self) -> bool:
+        """Whether nothing of it is charged wherever it is: it may use claims, or cannot be read."""
+        return self.charge in ("none", "claims") and self.metered is None
+
+    @property
+    def requests_nothing(self) -> bool:
+        """Whether it was charged, and requests nothing any more."""
+        return self.charge == "none" and self.metered is NOTHING_METERED
+
+    @property
+    def uses_claims(self) -> bool:
+        """Whether it uses claims, or waits for one."""
+        return self.uses.hold is not None
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether it requests cards of a plugin, though perhaps claims too: those must be of no GPUs."""
+        return self.request.dialect != of_claims.NAME
+
+    def judged(self, devices: int) -> "LedgerPod":
+        """A pod whose charge was unknown, with this number of GPUs by claims."""
+        own = replace(self.request, are_claims_known=True)
+        request = own if self.has_cards else of_claims.request_of(devices)
+        return replace(self, request=request, late_devices=devices, charge="cards")
+
+    def claims_end_ms(self, most_grace_ms: int) -> int | None:
+        """When it ceased to use its claims, or will, if its object is gone; None: it uses them. A pod without
+        a node never did."""
+        mine, gone_ms = self.uses.hold, self.uses.gone_ms
+        if not self.node or mine is None:
+            return 0
+        if mine.over:
+            return hold.ends_ms(mine, 0)
+        return None if gone_ms is None else hold.vanished(mine, gone_ms, gone_ms, most_grace_ms).until_ms
 
     @property
     def is_static(self) -> bool:
@@ -129,99 +236,67 @@ class LedgerPod:
         return not self.node and self.ended_ms is None and self.hold.deletion_ms is None
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadablePod:
-    """A pod that is charged where it is metered alone: admission would have refused its GPU request, or would
-    not have looked at its devices (``problem`` empty). Elsewhere it has no rate and is only reported."""
-
-    uid: str
-    namespace: str
-    name: str
-    problem: str
-    pod: LedgerPod | None = field(
-        default=None, compare=False
-    )  # as read; its charge: as metered; None: it holds nothing known
-    claims: int = 0  # number of the resource claims that it holds, which nothing charges
-    requests_nothing: bool = False  # it was charged, and requests nothing any more
-    is_allocated: bool = False  # it is bound, and its claims have what it asked for
+def charged_pod(pods: Mapping[str, LedgerPod], uid: str) -> LedgerPod | None:
+    """The pod of this UID as it is charged by its cards, or waits for them; None: it is not."""
+    pod = pods.get(uid)
+    return pod if pod is not None and pod.charge == "cards" else None
 
 
-@dataclass(frozen=True, slots=True)
-class UnjudgedPod:
-    """A pod that waits with claims of which admission did not know what they ask for. ``part``: of its
-    object, by which that is read once it is known."""
-
-    pod: LedgerPod
-    part: Json = field(compare=False)
-
-    @property
-    def has_cards(self) -> bool:
-        """Whether it requests cards of a plugin too: then its claims must be of no GPUs."""
-        return self.pod.request.dialect != of_claims.NAME
-
-    def judged(self, devices: int) -> LedgerPod:
-        """The pod with this number of GPUs by claims."""
-        own = replace(self.pod.request, are_claims_known=True)
-        request = own if self.has_cards else of_claims.request_of(devices)
-        return replace(self.pod, request=request, late_devices=devices)
+def charged_pods(pods: Mapping[str, LedgerPod]) -> list[LedgerPod]:
+    """All of them."""
+    return [pod for pod in pods.values() if pod.charge == "cards"]
 
 
-def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
+def claim_user(pods: Mapping[str, LedgerPod], uid: str) -> LedgerPod | None:
+    """The pod of this UID as it was read, if it uses claims."""
+    pod = pods.get(uid)
+    return (pod.as_read or pod) if pod is not None and pod.uses_claims else None
+
+
+def read_pod(raw: Json) -> LedgerPod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     parsed, where = parse_stored(raw), _where(raw)
     metered = metered_request(raw, parsed)
     if parsed.request is None:
-        claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
-        if metered is None and not parsed.violations and not claims:
+        # admission would have refused its GPU request, or would not have looked at its devices
+        if metered is None and not parsed.violations and not of_claims.has_claims(mapping(raw.get("spec"))):
             return None
         problem = parsed.violations[0].sentence() if parsed.violations else ""
-        pod = None if metered is None else replace(_read(raw, where, metered.request), metered=metered)
-        is_holding = claims and mapping(raw.get("spec")).get("nodeName") and not hold.pod_hold(raw).over
-        return UnreadablePod(*where, problem, pod, claims if is_holding else 0)
+        return _uncharged(raw, where, "none", metered, problem)
+    is_claims = parsed.request.dialect == of_claims.NAME
+    if is_claims and mapping(raw.get("spec")).get("nodeName"):
+        return _uncharged(raw, where, "claims", metered)  # until it was bound, it waited and reserved
     pod = _read(raw, where, parsed.request)
-    if parsed.request.dialect == of_claims.NAME:
-        return _of_claims(raw, pod, metered)
-    differs = metered is None or metered.doubt or metered.request != pod.request
-    pod = replace(pod, metered=metered or NOTHING_METERED) if differs else pod
-    return pod if pod.node or of_claims.is_known(pod.request) else UnjudgedPod(pod, claims_part(raw))
+    if is_claims or metered is None or metered.doubt or metered.request != pod.request:
+        pod = replace(pod, metered=metered or NOTHING_METERED)
+    if pod.node or of_claims.is_known(pod.request):
+        return pod
+    return replace(pod, charge="unknown", uses=ClaimUse(part=claims_part(raw)))
+
+
+def _uncharged(
+    raw: Json, where: tuple[str, str, str], charge: Charge, metered: MeteredRequest | None, problem: str = ""
+) -> LedgerPod:
+    """It is charged where it is metered alone, by ``metered``; None: nowhere."""
+    pod = _read(raw, where, metered.request if metered else NO_REQUEST)
+    return replace(pod, request=NO_REQUEST, charge=charge, metered=metered, doubt=problem)
 
 
 def read_user(raw: Json) -> LedgerPod:
-    """A pod that uses claims, without what it requests. Never raises on JSON from an API server."""
-    return _read(raw, _where(raw), NO_REQUEST)
+    """A pod of which nothing but claims can be charged. Never raises on JSON from an API server."""
+    return _uncharged(raw, _where(raw), "claims", None)
 
 
-def _of_claims(
-    raw: Json, pod: LedgerPod, metered: MeteredRequest | None
-) -> LedgerPod | UnreadablePod | UnjudgedPod:
-    """Of a pod that admission governs for its claims. Until it is bound, it waits and reserves; then its
-    claims are allocated, and they are charged, not the pod."""
-    if pod.node:
-        claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
-        held = 0 if pod.hold.over else claims
-        other = None if metered is None else replace(pod, request=metered.request, metered=metered)
-        return UnreadablePod(pod.uid, pod.namespace, pod.name, "", other, held, is_allocated=True)
-    pod = replace(pod, metered=metered or NOTHING_METERED)
-    return pod if of_claims.is_known(pod.request) else UnjudgedPod(pod, claims_part(raw))
-
-
-def read_charged_pod(
-    raw: Json, is_charged: Callable[[str], bool]
-) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
+def read_charged_pod(raw: Json, is_charged: Callable[[str], bool]) -> LedgerPod | None:
     """As `read_pod`. A pod that is charged by now and requests nothing any more, because who may edit it has
     removed an annotation, goes on: its hold is read, and its charge is that of before.
 
     ``is_charged``: whether the ledger has a pod of this UID."""
     found = read_pod(raw)
-    if isinstance(found, LedgerPod | UnjudgedPod) or (found is not None and found.pod is not None):
-        return found
-    if found is not None and found.is_allocated:
-        return found  # it waited, and the ledger has no session of it
+    if found is not None and not (found.charge == "none" and found.metered is None):
+        return found  # also one that waited, and of which the ledger has no session
     where = _where(raw)
-    if not is_charged(where[0]):
-        return found
-    pod = replace(_read(raw, where, NO_REQUEST), metered=NOTHING_METERED)
-    return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
+    return _uncharged(raw, where, "none", NOTHING_METERED) if is_charged(where[0]) else found
 
 
 NO_REQUEST = GPURequest(dialect="", asks=())
@@ -233,6 +308,8 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
     """The pod as it is charged where it is metered: by its spec and its own scheduler's annotations, as if it
     had nothing of Bursar's; only a gate and a notice stay, which are withdrawn. ``models``: of devices that
     the settings name. None if it holds nothing."""
+    if pod.is_charged_nothing:
+        return None
     if is_bare(pod):
         return _metered(pod)
     metered = pod.metered or MeteredRequest(pod.request)
@@ -249,6 +326,7 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         declared_ms=0,
         gang=None,
         is_metered=True,
+        charge="cards",
         doubt=metered.doubt,
     )
 
@@ -316,13 +394,15 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         gang=gang,
         is_saved_up=written.endswith(names.OVER_AT_BINDING),
-        is_marked=gang is not None and has_started(raw),
-        has_ended_well=gang is not None and mapping(raw.get("status")).get("phase") == "Succeeded",
-        needs_said=needs_said(raw) if gang is not None else None,
+        membership=NO_MEMBER if gang is None else _membership(raw),
         has_other_gate=_has_other_gate(spec),
-        leaves_for_another=gang is not None and leaves_for_another(raw),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
     )
+
+
+def _membership(raw: Json) -> Membership:
+    has_ended_well = mapping(raw.get("status")).get("phase") == "Succeeded"
+    return Membership(has_started(raw), has_ended_well, needs_said(raw), leaves_for_another(raw))
 
 
 def _held(recorded: object) -> HeldFor:

@@ -6,9 +6,10 @@ as functions of values, and `settler` runs the ticks: one read, one decision, on
 elects; the threads of `epoch_threads` evict, release, notify and close months while this settler leads.
 They read the last tick's `state.tick_view` alone.
 
-Why a pod is not charged yet, or its end not settled, its table says: `cluster.pods_without_request` (what
-its claims ask for is not known), `state.pods_without_node`, `cluster.pods_without_object` (its end is not
-proved); or nothing of its account is written (`decide.withheld_accounts`).
+Each pod is one row of `cluster.watched_pods`, and the row says how it is charged. Why it is not charged
+yet, or its end not settled: its charge is unknown (`cluster.claim_requests`), `state.pods_without_node`,
+`cluster.pods_without_object` (its end is not proved); or nothing of its account is written
+(`decide.withheld_accounts`).
 
 Imports accounts, store, metrics, runtime and core. Never here: HTTP routes, SQL, or arithmetic that the API
 needs too (that belongs to `accounts`).

@@ -83,10 +83,9 @@ def budget_notices(
     for session in sessions:
         if session.is_claim and not session.is_over and session.namespace in texts:
             claims[session.namespace].append((session.name, session.owner_uid))
-    for uid, using in cluster.claims.users.items():
-        pod = using.pod
-        is_running = pod.node and using.gone_ms is None and not pod.hold.over and uid not in cluster.pods
-        if is_running and pod.namespace in texts:
+    for uid in [uid for namespace in texts for uid in cluster.pods.users.get(namespace, ())]:
+        pod = cluster.pods[uid]
+        if pod.node and pod.uses.gone_ms is None and not pod.hold.over and pod.charge != "cards":
             pods[pod.namespace].append((pod.name, uid))
     for namespace, text in sorted(texts.items()):
         for name, uid in sorted(claims[namespace])[:MAX_PODS]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from timekeeper.accounts.pods import charged_pods
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.drivers import VENDORS, DriverRule
@@ -70,7 +71,7 @@ def _fault(node: KnownNode) -> str:
 
 def _of_unconfirmed_ends(cluster: ClusterView, now_ms: int) -> Iterator[RoleFinding]:
     """Of pods that hold their cards until their end is known, though they have failed."""
-    for pod in cluster.pods.values():
+    for pod in charged_pods(cluster.pods):
         if pod.hold.unconfirmed and (pod.hold.deletion_ms or 0) + pod.hold.grace_ms <= now_ms:
             where = {"namespace": pod.namespace, "pod": pod.name, "node": pod.node}
             yield RoleFinding("unconfirmed-end", where)
@@ -78,7 +79,7 @@ def _of_unconfirmed_ends(cluster: ClusterView, now_ms: int) -> Iterator[RoleFind
 
 def _of_static_pods(cluster: ClusterView) -> Iterator[RoleFinding]:
     """Of pods that hold cards and that kubelets run from files of their nodes."""
-    pods = [pod for pod in cluster.pods.values() if pod.is_static and pod.ended_ms is None]
+    pods = [pod for pod in charged_pods(cluster.pods) if pod.is_static and pod.ended_ms is None]
     if pods:
         where = some_of(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
         yield RoleFinding("static-pods", {"number": len(pods), "where": where})

@@ -200,7 +200,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     with fencing.writing(store, settler.epoch) as connection:
         since_ms = would.begin(connection, now_ms(), settings.only_meter)
         last = last_standings(connection, settler.ledger.history.current_keys())
-    settler.cluster.pods.without_request.reuses = reuses_devices(api.version())
+    settler.cluster.pods.claim_requests.reuses = reuses_devices(api.version())
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)

@@ -17,7 +17,15 @@ from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
 from timekeeper.accounts.laws import LAWS, Breach, LedgerFacts, breaches
-from timekeeper.accounts.pods import LedgerPod, ReportedBinding, metered_view, pod_of
+from timekeeper.accounts.pods import (
+    LedgerPod,
+    ReportedBinding,
+    charged_pod,
+    charged_pods,
+    claim_user,
+    metered_view,
+    pod_of,
+)
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.accounts.session import CLAIMS_SEEN
 from timekeeper.core.decisions import Record, record_nothing
@@ -195,7 +203,7 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
-        self.cluster.pods.without_request.follow(self.ledger.history.settings(now_ms).drivers)
+        self.cluster.pods.claim_requests.follow(self.ledger.history.settings(now_ms).drivers)
         self.cluster.pods.judge_again(now_ms)
         read = self._entries(now_ms)
         history = self.ledger.history.followed_by(read.entries) if read.entries else self.ledger.history
@@ -317,7 +325,9 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.pods.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        found = cards_held(cluster.pods.values(), names, scheduler, cluster.nodes.cards, waits.most_milli)
+        found = cards_held(
+            charged_pods(cluster.pods), names, scheduler, cluster.nodes.cards, waits.most_milli
+        )
         for session in self.ledger.sessions.values():
             if session.is_static and not session.is_over and session.namespace in found:
                 found[session.namespace] += session.requested_milli
@@ -387,7 +397,7 @@ class Settler:
 
     def _load_payments(self, connection: Connection) -> None:
         """When members of gangs that wait for cards were paid, by the settlers before this one."""
-        waiting = filter(None, map(self.cluster.pods.get, self.cluster.pods.without_node))
+        waiting = (pod for pod in charged_pods(self.cluster.pods) if pod.can_be_bound)
         paid = [pod for pod in waiting if pod.gang is not None and not pod.is_gated]
         found = decisions.released(connection, {(pod.namespace, pod.name): pod.uid for pod in paid})
         self.ledger.without_node.paid_ms |= found
@@ -404,9 +414,11 @@ class Settler:
         more = {uid for each in first for uid in wanted[each]}
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
         ledger.claim_ends = reading.ends_of_claims(connection, again, look_ms)
-        uids = {*cluster.pods.changed, *cluster.pods.deleted} & cluster.claims.users.keys()
-        pods = [cluster.claims.users[uid] for uid in uids if ledger.session(uid) is None]
-        names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
+        uids = {*cluster.pods.changed, *cluster.pods.deleted}
+        users = (claim_user(cluster.pods, uid) for uid in uids if ledger.session(uid) is None)
+        names = {
+            (pod.namespace, pod.uses.served_by) for pod in users if pod is not None and pod.uses.served_by
+        }
         ledger.claim_names = reading.names_of_claims(connection, names)
 
     def _read_news(self, connection: Connection, now_ms: int) -> News:
@@ -431,7 +443,7 @@ class Settler:
 
     def _unseen(self, found: Iterable[ReportedBinding]) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
-        pods = (pod_of(each) for each in found if each.uid not in self.cluster.pods)
+        pods = (pod_of(each) for each in found if not charged_pod(self.cluster.pods, each.uid))
         metered = self.cluster.pods.metered
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
         return tuple(each for each in views if each is not None)
@@ -454,7 +466,7 @@ class Settler:
         if cluster.pods.is_relisted:
             for uid, session in self.ledger.sessions.items():
                 is_a_pods = session.charge not in ("claim", "host")
-                if is_a_pods and not session.is_over and uid not in cluster.pods:
+                if is_a_pods and not session.is_over and not charged_pod(cluster.pods, uid):
                     yield uid
 
     def _take_beats(self, found: Mapping[str, int]) -> None:

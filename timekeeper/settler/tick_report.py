@@ -16,6 +16,7 @@ from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.needs import budget_need
 from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.pods import charged_pod, charged_pods, claim_user
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.core.dialects.others import claims as of_claims
@@ -101,7 +102,7 @@ def report(
     if decision.statement_cache is not ledger.statement_cache:
         changed, chosen = _standings(ledger, decision, history), decision.protected
         protected = {uid for name in changed if name in chosen for uid in chosen[name].uids}
-        pods = cluster.pods.values() if changed else ()
+        pods = charged_pods(cluster.pods) if changed else []
         for pod_notice in change_notices(changed, pods, settings, protected):
             notices.pod(pod_notice)
         sessions = ledger.sessions.values() if changed else ()
@@ -115,7 +116,7 @@ def report(
     known = (each.driver for each in cluster.claims.rules.values() if each.has_gpus)
     for driver in {*known, *ledger.claimed_by_driver}:  # all, as an earlier settler may have set others
         metrics.CLAIMED_GPUS.labels(driver).set(ledger.claimed_by_driver.get(driver, 0) / WHOLE_MILLI)
-    metrics.CLAIMING_PODS.set(cluster.pods.uncharged_claims().pods)
+    metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
     _unclassified(cluster, settings)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
@@ -141,38 +142,38 @@ def _first_limits(
 
 def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
-    asking = cluster.pods.without_request
-    for uid in sorted(asking.changed & asking.pods.keys() - cluster.pods.keys())[:MAX_PODS]:
-        each = asking.pods[uid]
-        reasons = "; ".join(asking.reasons(each)[:MAX_REASONS])
-        notices.pod(unknown_notice(each.pod, reasons))
-        notices.record(unknown_decision(each.pod, reasons, now_ms))
+    asking = cluster.pods.claim_requests
+    known = (cluster.pods.get(uid) for uid in sorted(asking.changed))
+    for pod in [pod for pod in known if pod is not None and pod.charge == "unknown"][:MAX_PODS]:
+        reasons = "; ".join(asking.reasons(pod)[:MAX_REASONS])
+        notices.pod(unknown_notice(pod, reasons))
+        notices.record(unknown_decision(pod, reasons, now_ms))
 
 
 def _without_devices(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """Of governed pods for whose claims kube-scheduler finds no devices."""
-    known = cluster.pods.without_request
-    for uid in sorted(cluster.claims.short)[:MAX_PODS]:
-        each = cluster.claims.users.get(uid)
-        if each is None or each.waits is None or not each.pod.can_be_bound or not each.pod.is_governed:
+    known = cluster.pods.claim_requests
+    for uid in sorted(cluster.pods.short)[:MAX_PODS]:
+        pod = claim_user(cluster.pods, uid)
+        if pod is None or pod.uses.waits is None or not pod.can_be_bound or not pod.is_governed:
             continue
-        asked = (known.claims.get((each.pod.namespace, name), ()) for name in each.waits.claims)
-        by_limits = each.waits.by_class(known.known_classes.served_resources())
+        asked = (known.claims.get((pod.namespace, name), ()) for name in pod.uses.waits.claims)
+        by_limits = pod.uses.waits.by_class(known.known_classes.served_resources())
         names = sorted({one.device_class for request in chain(*asked) for one in request} | {*by_limits})
         classes = (known.classes.get(name, DeviceClass(name)) for name in names[:MAX_REASONS])
         looked_at = searched(classes, cluster.claims.pools.of_driver)
-        notices.record(short_decision(each.pod, looked_at, now_ms))
+        notices.record(short_decision(pod, looked_at, now_ms))
 
 
 def _obstructed(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """Of pods that are placed by their claims, and have had no node for a while for another reason."""
-    claims = cluster.claims
-    due = (uid for uid, since_ms in claims.obstructed.items() if now_ms - since_ms >= PATIENCE_MS)
+    obstructed = cluster.pods.obstructed
+    due = (uid for uid, since_ms in obstructed.items() if now_ms - since_ms >= PATIENCE_MS)
     for uid in sorted(due)[:MAX_PODS]:
-        del claims.obstructed[uid]
-        pod = cluster.pods.get(uid)
-        if pod is not None and pod.request.dialect == of_claims.NAME:
-            obstacle = claims.users[uid].obstacle
+        del obstructed[uid]
+        pod = charged_pod(cluster.pods, uid)
+        obstacle = "" if pod is None else pod.uses.obstacle
+        if pod is not None and obstacle and pod.request.dialect == of_claims.NAME:
             record = notices.unmade if obstacle.endswith(UNMADE) else notices.record
             record(obstacle_decision(pod, obstacle, now_ms))
 
@@ -181,7 +182,7 @@ def _not_charged(cluster: ClusterState) -> None:
     """Pods that cannot be read, and ends of pods that were dropped."""
     for pod in cluster.pods.unreadable.values():
         metrics.UNREADABLE_PODS.inc()
-        log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
+        log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.doubt)
     if cluster.pods.unreadable_omitted:
         metrics.UNREADABLE_PODS.inc(cluster.pods.unreadable_omitted)
         log(
@@ -224,7 +225,7 @@ def _demotions(
 ) -> None:
     """Once for each pod that was admitted over budget; the recorder drops repetitions."""
     for uid in cluster.pods.changed:
-        pod = cluster.pods.get(uid)
+        pod = charged_pod(cluster.pods, uid)
         notice = None if pod is None else demotion_notice(pod, settings.over_budget_class, now_ms)
         if notice is None:
             continue
@@ -238,7 +239,7 @@ def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
         if gone.pod.ended_ms is None:
             notices.record(unbound_deletion(gone.pod, gone.at_ms, "seen" if gone.seen else "unseen"))
     for uid in cluster.pods.changed:
-        pod = cluster.pods.get(uid)
+        pod = charged_pod(cluster.pods, uid)
         if pod is not None and not pod.node and pod.ended_ms is None and pod.hold.deletion_ms is not None:
             notices.record(unbound_deletion(pod, now_ms, "requested"))
 
@@ -248,9 +249,9 @@ def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Chang
     The ledger has no rows of other pods without a node."""
     if not cluster.pods.is_relisted:
         return
-    shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted, cluster.claims.users
+    shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted
     for uid in changes.released:
-        if not any(uid in each for each in shown):
+        if not any(uid in each for each in shown) and claim_user(cluster.pods, uid) is None:
             notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
 
 

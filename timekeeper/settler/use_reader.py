@@ -12,6 +12,7 @@ from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNod
 from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, read_series
+from timekeeper.accounts.pods import charged_pod, charged_pods
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
 from timekeeper.log import log, log_exception
@@ -93,7 +94,8 @@ class UseReader:
         """The pods that hold cards, and the sessions of those that are metered."""
         holders: dict[Pod, PodOnNode] = {}
         sessions: dict[str, MeasuredSession] = {}
-        for uid, pod in view.cluster.pods.items():
+        for pod in charged_pods(view.cluster.pods):
+            uid = pod.uid
             session = view.session(uid) if pod.is_charged else None
             if session is None:
                 continue
@@ -105,12 +107,11 @@ class UseReader:
                     uid, since_ms, session.ended_ms, session.devices, session.requested_milli
                 )
         for uid in view.claim_users:
-            user = view.cluster.claim_pods.get(uid)
+            user = view.cluster.user(uid)
             if user is not None:
-                pod = user.pod
-                is_metered = view.history.is_metered(pod.namespace, self._now_ms())
-                by_claims = PodOnNode(uid, pod.node, 0, False, by_claims=is_metered)
-                holders.setdefault((pod.namespace, pod.name), by_claims)
+                is_metered = view.history.is_metered(user.namespace, self._now_ms())
+                by_claims = PodOnNode(uid, user.node, 0, False, by_claims=is_metered)
+                holders.setdefault((user.namespace, user.name), by_claims)
         return holders, sessions
 
     def _measured(self, holders: Mapping[Pod, PodOnNode], now_ms: int) -> tuple[MeasuredPods | None, str]:
@@ -134,7 +135,7 @@ class UseReader:
     def _tell(self, view: TickView, idle: Iterable[IdlePod], after_ms: int, now_ms: int) -> None:
         due = {each.uid: each for each in idle if each.period.seen_ms - each.period.since_ms >= after_ms}
         for uid in sorted(due.keys() - self._told):
-            each, pod = due[uid], view.cluster.pods.get(uid)
+            each, pod = due[uid], charged_pod(view.cluster.pods, uid)
             text = (
                 f"It has used none of its cards since {timestamp(each.period.since_ms)}. It is metered, so it"
                 " is left alone"

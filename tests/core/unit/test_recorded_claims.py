@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kubelet import recorded
-from timekeeper.accounts.claims.consumers import read_claim_pod
+from timekeeper.accounts.claims.consumers import with_use
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import DevicePools, read_slice
@@ -45,7 +45,7 @@ def test_a_claim_is_of_one_node_and_dated(pools: DevicePools) -> None:
 def test_a_pod_uses_the_claim_that_is_reserved_for_it() -> None:
     pods = recorded.read("pods")
     for name, raw in recorded.read("claims").items():
-        using = read_claim_pod(pods[name])
+        using = with_use(pods[name], None)
 
         assert using is not None
         assert using.uid in read_claim(raw).consumers

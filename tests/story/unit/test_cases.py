@@ -39,7 +39,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, of_resources
 from tests.worlds import pod as without_status
-from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, metered_view, read_pod
+from timekeeper.accounts.pods import metered_view, read_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -151,8 +151,7 @@ def _by_container(request: GPURequest | None) -> dict[str, Ask]:
 def _metered(case: Case) -> int:
     """What the pod is charged where Bursar does not govern it, in thousandths of a card."""
     pod = read_pod({**case.pod, "spec": {**case.pod["spec"], "nodeName": "n"}})
-    bound = pod.pod if isinstance(pod, UnreadablePod) else pod
-    view = metered_view(bound, {}) if isinstance(bound, LedgerPod) else None
+    view = None if pod is None else metered_view(pod, {})
     if view is None:
         return 0
     node = cards_of_node(case.node, charged_cards(case.node))
@@ -189,7 +188,7 @@ def test_admission_extender_and_meter_read_a_pod_as_its_writer_meant_it(case: Ca
         _created_with_marks(stored, case)
     extender, ledger = read_by_extender(stored), read_pod(stored)
     requests = [requested(answer), extender.request if extender else None]
-    requests += [ledger.pod.request if isinstance(ledger, UnjudgedPod) else getattr(ledger, "request", None)]
+    requests += [ledger.request if ledger is not None else None]
     if "claims" in case.meant:
         number = case.meant["claims"]
         assert requests == [request_of(None if number == "unknown" else number)] * 3

@@ -8,7 +8,7 @@ import pytest
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper import metrics
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
+from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed
@@ -27,6 +27,12 @@ def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
 def heard(cluster: ClusterState, *pods: LedgerPod, deleted: bool = False) -> None:
     for pod in pods:
         cluster.apply(WatchUpdate("pods", T0, ObjectChanged(pod, deleted)))
+
+
+def unreadable(number: int, problem: str) -> LedgerPod:
+    read = read_pod(gpu_pod(f"p{number}"))
+    assert read is not None
+    return replace(read, charge="none", metered=None, doubt=problem)
 
 
 @pytest.fixture
@@ -92,13 +98,9 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
     town.begin(("nodes", node()), ("leases", lease(T0)))
     before = metrics.UNREADABLE_PODS._value.get()
     for number in range(MAX_UNREADABLE + 7):
-        item = UnreadablePod(f"uid-{number}", "team-a", f"p{number}", "no")
+        item = unreadable(number, "no")
         town.settler.apply(WatchUpdate("pods", T0, ObjectChanged(item, deleted=False)))
-    town.settler.apply(
-        WatchUpdate(
-            "pods", T0, ObjectChanged(UnreadablePod("uid-1", "team-a", "p1", "still no"), deleted=False)
-        )
-    )
+    town.settler.apply(WatchUpdate("pods", T0, ObjectChanged(unreadable(1, "still no"), deleted=False)))
     assert (len(town.settler.cluster.pods.unreadable), town.settler.cluster.pods.unreadable_omitted) == (
         MAX_UNREADABLE,
         7,

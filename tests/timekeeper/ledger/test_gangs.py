@@ -290,8 +290,8 @@ def read(raw: Json) -> LedgerPod:
 def at(name: str, how: str = "gated", says: int | None = None) -> LedgerPod:
     node = "n1" if how in ("bound", "marked") else ""
     is_marked, is_kept = "marked" in how, "kept" in how
-    pod = replace(read(member(name)), uid=name, node=node, is_gated="gated" in how, needs_said=says)
-    return replace(pod, is_marked=is_marked, has_other_gate=is_kept)
+    pod = replace(read(member(name)), uid=name, node=node, is_gated="gated" in how, has_other_gate=is_kept)
+    return replace(pod, membership=replace(pod.membership, needs_said=says, is_marked=is_marked))
 
 
 A, B, C, D = (at(uid) for uid in "abcd")

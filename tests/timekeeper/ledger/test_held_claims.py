@@ -10,7 +10,7 @@ from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets, gpu_pod
-from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.accounts.pods import charged_pods, read_charged_pod
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 
@@ -87,7 +87,7 @@ def test_a_held_pod_waits_for_the_budget_and_reserves_its_gpus_until_it_is_bound
     assert balance(town)["reserved"] == 0
     town.advance(HOUR)
     assert balance(town)["pending"] == balance(town)["posted"] == 0, "its claims are charged, not the pod"
-    assert town.settler.cluster.pods == {}
+    assert charged_pods(town.settler.cluster.pods) == []
 
 
 @pytest.mark.parametrize("known", ["2", "unknown"])
@@ -138,7 +138,7 @@ def test_devices_of_an_init_container_count_as_this_kube_scheduler_allocates_the
     raw["spec"]["initContainers"] = [worlds.of_resources(limits, "first")]
     raw["spec"]["containers"][0]["resources"]["limits"] = dict.fromkeys(limits, "1")
     town = begin(holding, raw, entry=HOLD.format(hours=1))
-    town.settler.cluster.pods.without_request.reuses = reuses
+    town.settler.cluster.pods.claim_requests.reuses = reuses
 
     town.change("resourceclaimtemplates", template())
 
@@ -211,13 +211,13 @@ def test_a_pod_that_is_deleted_while_it_waits_is_forgotten(holding: Holding) -> 
     town.change("resourceclaimtemplates", template(count=3))
     assert dict(town.settler.view.held.pods) == {}
     town.advance(SECOND)
-    assert town.settler.cluster.pods.without_request.pods == {}
+    assert town.settler.cluster.pods.unknown == set()
 
 
 def test_where_pods_are_metered_what_admission_recorded_counts_for_nothing(holding: Holding) -> None:
     town = begin(holding, claiming(claims="8"), entry="gpuHours: 1\nmode: meter")
 
-    assert town.settler.cluster.pods == {}
+    assert charged_pods(town.settler.cluster.pods) == []
     town.change("pods", claiming(claims="8", node="n1"))
     town.advance(HOUR)
     assert balance(town)["pending"] == balance(town)["posted"] == 0
@@ -286,7 +286,7 @@ def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Hol
         town.settler.apply(WatchUpdate("pods", town.clock(), ObjectChanged(each, deleted=False)))
     town.advance(SECOND)
 
-    assert town.settler.cluster.pods == {}
+    assert charged_pods(town.settler.cluster.pods) == []
     assert town.get("/v1/sessions").get_json()["sessions"] == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.timekeeper.ledger.test_ends import report
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
+from timekeeper.accounts.pods import charged_pods
 from timekeeper.core.names import Mode
 from timekeeper.core.request.metered import charged_request
 from timekeeper.metrics import UNCLASSIFIED
@@ -552,12 +553,13 @@ def test_a_settler_whose_clock_is_behind_meters_as_the_one_before(town: Town) ->
 def test_a_pod_that_waits_while_its_namespace_is_enforced_waits_for_nothing_of_ours(town: Town) -> None:
     waiting = holding({"amd.com/gpu": "1"}, "")
     opened(town, waiting)
-    assert town.settler.cluster.pods.without_node == {"uid-p"}
+    (pod,) = charged_pods(town.settler.cluster.pods)
+    assert pod.can_be_bound
 
     settings(town, "mode: enforce")
     town.tick()
 
-    assert (town.settler.cluster.pods, town.settler.cluster.pods.without_node) == ({}, set())
+    assert charged_pods(town.settler.cluster.pods) == []
 
 
 def test_an_end_that_an_extender_saw_moves_no_pods_beginning_before_the_ledgers(town: Town) -> None:

@@ -15,6 +15,7 @@ from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slic
 from tests.timekeeper.ledger.test_held_claims import device_class
 from tests.timekeeper.ledger.test_holding import held_pod
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, Json, Town, budgets, gpu_pod, lease, node
+from timekeeper.accounts.pods import charged_pods
 from timekeeper.settler.state.tick_view import TickView
 
 ONE_DATABASE = "what is in memory after a tick is written"
@@ -125,14 +126,14 @@ def of_users(view: TickView) -> set[int]:
 
 # each part of a view -> the numbers of the ticks that it is of
 PARTS: dict[str, Any] = {
-    "pods": lambda view: of_names(view.cluster.pods),
+    "pods": lambda view: of_names(pod.uid for pod in charged_pods(view.cluster.pods)),
     "every pod": lambda view: of_names(pod.uid for pod in view.pods()),
     "gangs": lambda view: of_names(key for _, key in view.cluster.gangs),
     "mates": of_users,
     "namespaces": lambda view: of_names(view.cluster.namespaces),
     "nodes": lambda view: of_names(view.cluster.nodes),
     "existing": lambda view: of_names(view.cluster.existing_namespaces),
-    "claim pods": lambda view: of_names(view.cluster.claim_pods),
+    "claim pods": lambda view: of_names(uid for uids in view.cluster.users.values() for uid in uids),
     "claims": lambda view: of_names(claim.name for claim in view.cluster.allocated.values()),
     "claim names": lambda view: of_names(name for _, name in view.cluster.claim_names),
     "held claims": lambda view: of_names(held.claim.name for held in view.held_claims()),
@@ -172,7 +173,7 @@ def torn(one: TickView, other: TickView) -> Iterator[tuple[str, TickView]]:
     for name in ("history", "statements", "held", "sessions", "claim_users"):
         yield name, replace(one, **{name: getattr(other, name)})
     for name in (
-        *("pods", "gangs", "namespaces", "nodes", "existing_namespaces", "claim_pods", "allocated"),
+        *("pods", "gangs", "namespaces", "nodes", "existing_namespaces", "users", "allocated"),
         *("claim_names", "devices", "classes"),
     ):
         cluster = replace(one.cluster, **{name: getattr(other.cluster, name)})

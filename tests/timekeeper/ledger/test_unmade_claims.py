@@ -10,7 +10,7 @@ import pytest
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_held_claims import waits
 from tests.timekeeper.worlds import T0
-from timekeeper.accounts.claims.consumers import read_claim_pod
+from timekeeper.accounts.claims.consumers import with_use
 from timekeeper.accounts.decisions.sentences import sentence, waits_for
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.api_server import Answered, Lost, Reply
@@ -23,9 +23,9 @@ NAMED = f"{NONE}; the pod's Events say why (FailedResourceClaimCreation)"
 
 
 def decision() -> Decision:
-    using = read_claim_pod(waits(names=("",)))
+    using = with_use(waits(names=("",)), None)
     assert using is not None
-    return obstacle_decision(using.pod, using.obstacle, T0)
+    return obstacle_decision(using, using.uses.obstacle, T0)
 
 
 class Server:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from sys import intern
 
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import CLAIM, MAX_DOUBT, Session
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim
@@ -85,7 +84,7 @@ class Opening:
 
 
 def open_claim_session(
-    claim: DeviceClaim, charge: ClaimCharge, pod: ClaimPod | None, opening: Opening
+    claim: DeviceClaim, charge: ClaimCharge, pod: LedgerPod | None, opening: Opening
 ) -> Session:
     """The session of the claim's allocation. ``pod``: the first that uses it, if it is known; of a claim that
     a template made for it, owner and labels are its."""
@@ -95,7 +94,7 @@ def open_claim_session(
         owner_uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
-        owner=(pod.pod.owner or claim.owner) if pod and is_pods else claim.owner,
+        owner=(pod.owner or claim.owner) if pod and is_pods else claim.owner,
         node=opening.node,
         models=intern(",".join(sorted({gpu.rating.models for gpu in charge.gpus if gpu.rating.models}))),
         devices=encode_devices(charge),
@@ -103,7 +102,7 @@ def open_claim_session(
         admitted_in_budget=opening.is_admitted,
         bound_ms=opening.begin_ms,
         opened_ms=opening.now_ms,
-        labels=pod.pod.labels if pod and is_pods else claim.labels,
+        labels=pod.labels if pod and is_pods else claim.labels,
         requested_milli=sum(gpu.share_milli for gpu in charge.gpus),
         requested_mib=sum(gpu.rating.requested.memory_mib for gpu in charge.gpus),
         doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,

@@ -1,94 +1,42 @@
 """Pods that use claims: their holds, and which of their extended resources a claim serves."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import replace
 from typing import Any
 
-from timekeeper.accounts.pods import LedgerPod, read_user
+from timekeeper.accounts.pods import ClaimWait, LedgerPod, read_pod, read_user
 from timekeeper.core.claims.heirs import MOST_DEVICES
-from timekeeper.core.dialects.others.claims import SHORT_OF_DEVICES, recorded_devices
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.claims import EXPLICIT, namespaced
+from timekeeper.core.request.claims import namespaced
 from timekeeper.core.request.request import containers
 
 UNMADE = "; the pod's Events say why (FailedResourceClaimCreation)"  # where nothing else is known of it
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimWait:
-    """A pod that waits, because its claims get no devices. ``claims``: their names; ``since_ms``: since when
-    kube-scheduler has found no node; ``limits``: in place of claims what its containers ask for by limits,
-    each time a resource and an amount: kube-scheduler makes a claim for them once it has devices."""
-
-    claims: tuple[str, ...]
-    since_ms: int
-    limits: tuple[tuple[str, int], ...] = ()
-
-    def by_class(self, serves: Mapping[str, str]) -> Mapping[str, int]:
-        """How many devices of each class the limits ask for. ``serves``: extended resource -> its class."""
-        found = Counter[str]()
-        for resource, amount in self.limits:
-            explicit = resource.removeprefix(EXPLICIT)
-            if name := explicit if explicit != resource else serves.get(resource, ""):
-                found[name] += amount
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimPod:
-    """A pod that uses claims. ``pod``: as any pod is read, without what it requests; ``served_by``: the name
-    of the claim that kube-scheduler made for its extended resources, "": none. ``gone_ms``: when its object
-    was seen to be removed; None: it exists. ``waits``: for devices of its claims; None: it does not, or
-    others may not be evicted for it; ``judged``: for how many GPUs its claims were judged, at its creation or
-    its release; None: nothing says it. ``claims``: the names of all its claims that exist, with the one that
-    serves its extended resources; ``obstacle``: why it has no node, if that is not ``waits``."""
-
-    pod: LedgerPod
-    served_by: str = ""
-    _: KW_ONLY
-    gone_ms: int | None = None
-    waits: ClaimWait | None = None
-    judged: int | None = None
-    claims: tuple[str, ...] = ()
-    obstacle: str = ""
-
-    @property
-    def uid(self) -> str:
-        """Its UID."""
-        return self.pod.uid
-
-    @property
-    def standing(self) -> str:
-        """With which admission governed it, IN_BUDGET for one that waited for its budget; "": it did not."""
-        return self.pod.standing if self.pod.is_governed else ""
-
-    def end_ms(self, most_grace_ms: int) -> int | None:
-        """When it ceased to use its claims, or will, if its object is gone; None: it uses them. A pod without
-        a node never did."""
-        mine = self.pod.hold
-        if not self.pod.node:
-            return 0
-        if mine.over:
-            return hold.ends_ms(mine, 0)
-        if self.gone_ms is None:
-            return None
-        return hold.vanished(mine, self.gone_ms, self.gone_ms, most_grace_ms).until_ms
-
-
-def read_claim_pod(raw: Json) -> ClaimPod | None:
-    """The pod; None if it uses no claim, and waits for none. Never raises on JSON from an API server."""
+def with_use(raw: Json, read: LedgerPod | None) -> LedgerPod | None:
+    """The pod with how it uses claims; None if it uses none, waits for none, and is not ``read``. Never
+    raises on JSON from an API server."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
-    if not status.get("extendedResourceClaimStatus") and not sequence(spec.get("resourceClaims")):
-        waits = _wait(spec, status)
-        return ClaimPod(read_user(raw), waits=waits) if waits is not None else None
-    judged, serving = recorded_devices(annotations_of(raw)), served_by(raw)[1]
-    claims = tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving))))
-    waits = _wait(spec, status)
-    obstacle = "" if spec.get("nodeName") or waits is not None else _obstacle(spec, status)
-    return ClaimPod(read_user(raw), serving, waits=waits, judged=judged, claims=claims, obstacle=obstacle)
+    waits, has_claims = _wait(spec, status), of_claims.has_claims(spec)
+    if waits is None and not has_claims and not status.get("extendedResourceClaimStatus"):
+        return read
+    pod, serving = read or read_user(raw), served_by(raw)[1]
+    uses = replace(pod.uses, hold=pod.hold, waits=waits)
+    if has_claims or status.get("extendedResourceClaimStatus"):
+        is_placed = spec.get("nodeName") or waits is not None
+        uses = replace(
+            uses,
+            served_by=serving,
+            rest=read_pod(without_served(raw)) if serving else None,
+            judged=of_claims.recorded_devices(annotations_of(raw)),
+            claims=tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving)))),
+            is_holding=has_claims and pod.node != "" and not pod.hold.over,
+            obstacle="" if is_placed else _obstacle(spec, status),
+        )
+    return replace(pod, uses=uses)
 
 
 def served_by(raw: Json) -> tuple[str, str]:
@@ -102,7 +50,7 @@ def _wait(spec: Json, status: Json) -> ClaimWait | None:
     if spec.get("nodeName") or status.get("nominatedNodeName") or spec.get("preemptionPolicy") == "Never":
         return None
     tried = _tried(status)
-    if tried.get("reason") != "Unschedulable" or SHORT_OF_DEVICES not in str(tried.get("message")):
+    if tried.get("reason") != "Unschedulable" or of_claims.SHORT_OF_DEVICES not in str(tried.get("message")):
         return None
     claims, since_ms = _claims(spec, status), hold.millis(tried.get("lastTransitionTime"))
     limits = () if sequence(spec.get("resourceClaims")) else _limits(spec)

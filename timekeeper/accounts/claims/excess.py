@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import MODE_UNCERTAIN_MS
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import AllocatedDevice, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule
@@ -60,7 +59,7 @@ class ClaimExcess:
 
 def excesses(
     claims: Iterable[DeviceClaim],
-    pod_of: Callable[[str], ClaimPod | None],
+    pod_of: Callable[[str], LedgerPod | None],
     known: ClassKnowledge,
     now_ms: int,
 ) -> dict[str, ClaimExcess]:
@@ -73,17 +72,17 @@ def excesses(
     found = {}
     for uid, theirs in held.items():
         pod = pod_of(uid)
-        if pod is None or pod.judged is None or not _holds_on(pod.pod, now_ms):
+        if pod is None or pod.uses.judged is None or not _holds_on(pod, now_ms):
             continue
         devices = [each for claim in theirs for each in _devices(claim, pod)]
-        is_more = len(devices) > pod.judged
+        is_more = len(devices) > pod.uses.judged
         if is_more or any(each.driver not in GPU_DRIVERS for each in devices):  # others need no closer look
-            counted = list(_counted(devices, pod.pod.created_ms, known, now_ms))
+            counted = list(_counted(devices, pod.created_ms, known, now_ms))
             number = len(counted)
             # where unknown devices are denied, no pod was judged for one
-            if number > pod.judged or "unknown" in counted:
+            if number > pod.uses.judged or "unknown" in counted:
                 mine = frozenset(each.uid for each in theirs)
-                found[uid] = ClaimExcess(pod.pod, number, pod.judged, mine)
+                found[uid] = ClaimExcess(pod, number, pod.uses.judged, mine)
     return found
 
 
@@ -95,10 +94,10 @@ def _holds_on(pod: LedgerPod, now_ms: int) -> bool:
     return pod.ended_ms is None and is_late
 
 
-def _devices(claim: DeviceClaim, pod: ClaimPod) -> Iterable[AllocatedDevice]:
+def _devices(claim: DeviceClaim, pod: LedgerPod) -> Iterable[AllocatedDevice]:
     """What the pod was to be judged for of the claim. One that serves the cards of a pod whose claims are of
     no GPUs was judged as cards."""
-    if claim.allocation is None or (not pod.judged and claim.name == pod.served_by):
+    if claim.allocation is None or (not pod.uses.judged and claim.name == pod.uses.served_by):
         return ()
     return (each for each in claim.allocation.devices if not each.is_admin)
 

@@ -49,7 +49,7 @@ class WaitingGang:
     @cached_property
     def former(self) -> tuple[LedgerPod, ...]:
         """The members that wait without the gang's gate: a release before that gate has created them."""
-        return tuple(member for member in self.members if member.is_marked and not member.node)
+        return tuple(member for member in self.members if member.membership.is_marked and not member.node)
 
     @cached_property
     def needed(self) -> int:
@@ -60,7 +60,7 @@ class WaitingGang:
     def payment(self) -> Payment:
         """How those that are not paid are paid."""
         needed = self.needed
-        if self.paid >= needed or any(member.node and member.is_marked for member in self.members):
+        if self.paid >= needed or any(member.node and member.membership.is_marked for member in self.members):
             return "singly"
         is_kept = any(member.has_other_gate for member in self.members)
         return "together" if self.is_one and not is_kept and len(self.members) >= needed else "wait"
@@ -96,7 +96,7 @@ def broken(namespace: str, pods: Sequence[LedgerPod]) -> BrokenGang | None:
 
 def is_unmarked(pods: Iterable[LedgerPod]) -> bool:
     """Whether some of a gang's pods have nodes, and none of these says that it has started."""
-    bound = [pod.is_marked for pod in pods if pod.node]
+    bound = [pod.membership.is_marked for pod in pods if pod.node]
     return bool(bound) and not any(bound)
 
 
@@ -119,7 +119,7 @@ def _living(pods: Iterable[LedgerPod]) -> tuple[LedgerPod, ...]:
 
 
 def _needed(gang: Gang, living: Sequence[LedgerPod], ended_well: int) -> int:
-    said = (member.needs_said for member in living if member.needs_said is not None)
+    said = (member.membership.needs_said for member in living if member.membership.needs_said is not None)
     return gang.needed(len(living), ended_well, next(said, None))
 
 
@@ -128,7 +128,7 @@ def _ended_well(
 ) -> int:
     """Of Jobs none, for one may make others, unless ``with_jobs``: as if none did."""
     owners = {member.owner for member in living}
-    every = (pod.owner for pod in pods if pod.has_ended_well)
+    every = (pod.owner for pod in pods if pod.membership.has_ended_well)
     ended = (owner for owner in every if with_jobs or not owner.startswith("Job/"))
     return ended_for_good(gang.key, owners, ended)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.exhaustion.evictions import Pods
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import effect_of, places
@@ -54,19 +53,19 @@ class ReclaimStandings:
         return until_ms > self.now_ms
 
 
-def heirs(waiting: Iterable[ClaimPod], standings: ReclaimStandings) -> list[ClaimPod]:
+def heirs(waiting: Iterable[LedgerPod], standings: ReclaimStandings) -> list[LedgerPod]:
     """The pods for which others may be evicted, the first first: by priority, then by age."""
     found = [
         each
         for each in waiting
-        if each.waits is not None
-        and each.pod.is_governed
-        and each.pod.can_be_bound
-        and not each.pod.is_gated
-        and standings.now_ms - each.waits.since_ms >= WAITED_MS
-        and standings.is_heirs(each.pod.namespace)
+        if each.uses.waits is not None
+        and each.is_governed
+        and each.can_be_bound
+        and not each.is_gated
+        and standings.now_ms - each.uses.waits.since_ms >= WAITED_MS
+        and standings.is_heirs(each.namespace)
     ]
-    return sorted(found, key=lambda each: (-each.pod.priority, each.pod.created_ms, each.uid))
+    return sorted(found, key=lambda each: (-each.priority, each.created_ms, each.uid))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.pods import UnjudgedPod, UnreadablePod, read_pod
+from timekeeper.accounts.pods import read_pod
 from timekeeper.accounts.posting import runs, steps
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
@@ -65,14 +65,14 @@ class HoldDifference:
 def read_compared_pod(raw: Json) -> ComparedPod | None:
     """The pod; None if it requests no GPU, or is not bound. Never raises on JSON from an API server."""
     pod = read_pod(raw)
-    if pod is None or isinstance(pod, UnjudgedPod) or not mapping(raw.get("spec")).get("nodeName"):
+    if pod is None or pod.charge == "unknown" or not mapping(raw.get("spec")).get("nodeName"):
         return None
     excuse = ""
-    if isinstance(pod, UnreadablePod):
+    if pod.charge != "cards":
         excuse = "it has no session, and is not governed"
-        if pod.problem:
-            excuse = f"it has no session: its request cannot be read: {pod.problem}"
-        elif pod.pod is None:
+        if pod.doubt:
+            excuse = f"it has no session: its request cannot be read: {pod.doubt}"
+        elif pod.is_charged_nothing:
             excuse = "it has no session: what it uses by resource claims is charged by the claims"
     elif mapping(raw.get("status")).get("extendedResourceClaimStatus"):
         excuse = "it has no session: a claim serves its extended resources"

@@ -4,7 +4,9 @@ from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods
 from timekeeper.accounts.failing_watches import FailingWatch
+from timekeeper.accounts.pods import LedgerPod, charged_pod
 from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
@@ -12,15 +14,15 @@ from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.tables import Table
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchEvent, WatchFailed, WatchOpened
 from timekeeper.settler.cluster import device_claims
-from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
-from timekeeper.settler.cluster.known_nodes import KnownNode, KnownNodes, NodeLease
-from timekeeper.settler.cluster.pods_without_request import (
+from timekeeper.settler.cluster.claim_requests import (
     CLASSES,
     TEMPLATES,
     ClaimTemplate,
     ClassSettingsRead,
 )
-from timekeeper.settler.cluster.watched_pods import PodItem, PodWithClaims, WatchedPods
+from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
+from timekeeper.settler.cluster.known_nodes import KnownNode, KnownNodes, NodeLease
+from timekeeper.settler.cluster.watched_pods import WatchedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
@@ -54,8 +56,7 @@ class ExistingNamespace:
 
 
 Item = (
-    PodItem
-    | PodWithClaims
+    LedgerPod
     | KnownNode
     | NodeLease
     | BudgetConfigMap
@@ -87,8 +88,9 @@ class ClusterState:
         self.listed_sources: set[str] = set()  # sources that have been listed once
         self.failing: dict[str, FailingWatch] = {}  # by source
         self.failing_since: dict[str, int] = {}  # by source, until a change arrives
-        self.nodes, self.claims = KnownNodes(self.failing), DeviceClaims()
-        self.pods = WatchedPods(self.nodes, self.claims)
+        self.nodes = KnownNodes(self.failing)
+        self.pods = WatchedPods(self.nodes)
+        self.claims = DeviceClaims(pods=self.pods)
         self.config_maps: Table[str, BudgetConfigMap] = Table()
         self.classes: Table[str, tuple[int, str, bool]] = Table()  # value and preemption policy of each
         self.existing_namespaces: Table[str, str] = Table()  # name -> its label for the mode
@@ -98,8 +100,8 @@ class ClusterState:
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
             "namespaces": self.existing_namespaces,
-            CLASSES: self.pods.without_request.classes,
-            TEMPLATES: self.pods.without_request.templates,
+            CLASSES: self.pods.claim_requests.classes,
+            TEMPLATES: self.pods.claim_requests.templates,
         }
 
     def missing_sources(self) -> tuple[str, ...]:
@@ -117,6 +119,10 @@ class ClusterState:
     def mode_labels(self) -> Mapping[str, str] | None:
         """What the labels of namespaces name as their mode; None before the namespaces are listed."""
         return self.existing_namespaces if "namespaces" in self.listed_sources else None
+
+    def uncharged_claims(self) -> ClaimingPods:
+        """The pods that hold what nothing charges, because claims are not followed."""
+        return NO_PODS if self.claims.is_followed else self.pods.uncharged_claims()
 
     def orphans(self, charged: Container[str], now_ms: int) -> list[DeviceClaim]:
         """The claims, of those of the ``charged`` UIDs, that no pod uses. While pods cannot be watched, none
@@ -163,17 +169,18 @@ class ClusterState:
         ``served``: UIDs of pods whose extended resources a claim serves from now on."""
         self.pods.mark_written(deferred, served, withheld)
         self.claims.mark_written(deferred_claims or {}, withheld)
-        self.pods.rest = {uid: each for uid, each in self.pods.rest.items() if uid in self.claims.users}
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "pods":
-            self.pods.relist(items, at_ms)
+            self.pods.relist([item for item in items if isinstance(item, LedgerPod)], at_ms)
+            for uid in [uid for uids in self.pods.users.values() for uid in uids]:
+                self.claims.see_user(uid, at_ms)
             return
         if source in device_claims.SOURCES:
             self._relist_claims(source, items, at_ms)
             return
         table, names = self._tables[source], {getattr(item, "name", None) for item in items}
-        is_said, known = any(isinstance(item, ClassSettingsRead) for item in items), self.pods.without_request
+        is_said, known = any(isinstance(item, ClassSettingsRead) for item in items), self.pods.claim_requests
         if source == "configmaps" and not is_said and known.known_classes.settings != DEFAULTS:
             known.see_settings(DEFAULTS, at_ms)
         for name in [name for name in table if name not in names]:
@@ -189,7 +196,7 @@ class ClusterState:
         if source == "resourceclaims":
             found = [item for item in items if isinstance(item, DeviceClaim)]
             self.claims.relist(found, at_ms)
-            self.pods.without_request.relist_claims(found)
+            self.pods.claim_requests.relist_claims(found)
             return
         there = {item.name: item for item in items if isinstance(item, DeviceSlice)}
         pools = self.claims.pools
@@ -199,7 +206,7 @@ class ClusterState:
             pools.put(each)
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
-        asking = self.pods.without_request
+        asking = self.pods.claim_requests
         match item:
             case DeviceClass(name):
                 asking.classes.keep(name, item, deleted)
@@ -234,11 +241,13 @@ class ClusterState:
                 self.classes.keep(name, (value, policy, is_default), deleted)
             case ExistingNamespace(name, mode):
                 self.existing_namespaces.keep(name, mode, deleted)
-            case _:
+            case LedgerPod():
                 self.pods.see(item, deleted, at_ms)
+                if item.uses_claims:
+                    self.claims.see_user(item.uid, at_ms)
 
     def _see_given(self, node: str, before: Mapping[str, tuple[str, ...]], at_ms: int) -> None:
         """A pod of which another card is known now counts as changed."""
         for uid, cards in self.given(node).items():
-            if uid in self.pods and cards != before.get(uid):
+            if charged_pod(self.pods, uid) and cards != before.get(uid):
                 self.pods.changed.setdefault(uid, at_ms)

@@ -1,20 +1,19 @@
-"""Claims on devices, what drivers publish, and the pods that use claims, as the watches show them.
+"""Claims on devices, and what drivers publish, as the watches show them.
 
 What happens to a claim between two ticks is kept in order: it may be allocated, freed and allocated again.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
-from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.pods import GangKey, LedgerPod
+from timekeeper.accounts.pods import LedgerPod, claim_user
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.ledger.metering import FOREVER_MS
-from timekeeper.core.tables import GroupTable, Table
+from timekeeper.core.tables import Table
 
 SOURCES = ("resourceclaims", "resourceslices")
 ORPHAN_MS = 30_000  # Kubernetes frees a claim within seconds after its last pod
@@ -52,8 +51,10 @@ class Relist:
 
 @dataclass(slots=True, kw_only=True)
 class DeviceClaims:
-    """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
+    """All that is known of claims. ``pods``: those that may use them; ``current_ms``: until when that is
+    complete; 0: nothing follows them."""
 
+    pods: Mapping[str, LedgerPod]
     current_ms: int = 0
     # of the sights that this tick does not write: until when all claims were known before them
     deferred_ms: tuple[int, ...] = (FOREVER_MS,)
@@ -61,18 +62,9 @@ class DeviceClaims:
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
     relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
-    users: Table[str, ClaimPod] = field(default_factory=Table)  # by UID; those that use claims
-    short: set[str] = field(default_factory=set)  # UIDs of those that wait for devices since the last tick
-    # UID of a pod that has no node for another reason -> since when that is its reason
-    obstructed: dict[str, int] = field(default_factory=dict)
-    # UIDs of those that start together, by namespace and key of their gang
-    gangs: GroupTable[GangKey, str] = field(default_factory=GroupTable)
-    served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
     # UIDs of sessions of claims whose object was removed while it was allocated
     lost: set[str] = field(default_factory=set)
     names: Table[tuple[str, str], str] = field(default_factory=Table)  # namespace and name -> UID
-    # the same -> UIDs of the pods without a node that name the claim
-    waiting: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     rules: Mapping[str, DriverRule] = field(default_factory=lambda: rules_of(()))  # by which they are judged
     unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
     admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
@@ -207,51 +199,14 @@ class DeviceClaims:
             self._orphans.setdefault(uid, at_ms)
 
     def _is_there(self, uid: str) -> bool:
-        pod = self.users.get(uid)
-        return pod is not None and pod.gone_ms is None and not pod.pod.hold.over
+        pod = claim_user(self.pods, uid)
+        return pod is not None and pod.uses.gone_ms is None and not pod.hold.over
 
-    def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
-        """A pod that uses claims, as it is now, or its last state if it was deleted."""
-        before = self.users.get(pod.uid)
-        if pod.waits is not None and (before is None or before.waits is None):
-            self.short.add(pod.uid)
-        self._put_pod(replace(pod, gone_ms=at_ms) if deleted else pod, at_ms)
-        if pod.pod.gang_key is not None:
-            self.gangs.add(pod.pod.gang_key, pod.uid)
-
-    def waits_no_more(self, uid: str) -> None:
-        """The pod waits for no claim for its limits; it may have got cards of a device plugin."""
-        pod = self.users.get(uid)
-        if pod is not None and pod.waits is not None and pod.waits.limits:
-            del self.users[uid]
-
-    def relist_pods(self, there: Set[str], at_ms: int) -> None:
-        """The UIDs of those that exist."""
-        for uid, pod in self.users.items():
-            if uid not in there and pod.gone_ms is None:
-                self._put_pod(replace(pod, gone_ms=at_ms), at_ms)
-
-    def _put_pod(self, pod: ClaimPod, at_ms: int) -> None:
-        self._index_waiting(pod.uid, pod)
-        before = self.users.get(pod.uid)
-        if not _is_obstructed(pod):
-            self.obstructed.pop(pod.uid, None)
-        elif before is None or not _is_obstructed(before) or before.obstacle != pod.obstacle:
-            self.obstructed[pod.uid] = at_ms
-        self.users[pod.uid] = pod
-        for claim in self._reserved.get(pod.uid, ()):
+    def see_user(self, uid: str, at_ms: int) -> None:
+        """A pod that uses claims has changed."""
+        for claim in self._reserved.get(uid, ()):
             self._note_orphan(claim, at_ms)
             self.changed.add(claim)
-
-    def _index_waiting(self, uid: str, pod: ClaimPod) -> None:
-        before = self.users.get(uid)
-        for name in before.claims if before is not None else ():
-            mine = self.waiting.get((pod.pod.namespace, name), set())
-            mine.discard(uid)
-            if not mine:
-                self.waiting.pop((pod.pod.namespace, name), None)
-        for name in pod.claims if not pod.pod.node and pod.gone_ms is None else ():
-            self.waiting.setdefault((pod.pod.namespace, name), set()).add(uid)
 
     def mark_written(self, deferred: dict[str, list[ClaimSight]], withheld: Set[str] = frozenset()) -> None:
         """All of it is written to the ledger, but the ``deferred`` sights, and those of the ``withheld``
@@ -260,19 +215,4 @@ class DeviceClaims:
         self.sights = {**of, **deferred}
         self._count = sum(map(len, self.sights.values()))
         self.relisted = self.relisted if withheld else None
-        self.short.clear()
         self.changed.clear()
-        for uid in [uid for uid, pod in self.users.items() if pod.gone_ms is not None]:
-            self._forget_pod(self.users.pop(uid).pod)
-
-    def _forget_pod(self, pod: LedgerPod) -> None:
-        self.served.discard(pod.uid)
-        if pod.gang_key is not None:
-            self.gangs.leave(pod.gang_key, pod.uid)
-
-
-def _is_obstructed(pod: ClaimPod) -> bool:
-    """Whether it was admitted, and something but a scheduling gate or its devices keeps it from a node."""
-    waits = pod.pod
-    is_free = waits.can_be_bound and not (waits.is_gated or waits.has_other_gate)
-    return is_free and waits.is_governed and pod.obstacle != "" and pod.gone_ms is None

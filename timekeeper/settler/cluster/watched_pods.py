@@ -1,38 +1,31 @@
 """The one list of pods, as the watches show them."""
 
 from collections import ChainMap
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods, claiming_pods
-from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.pods import GangKey, LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.claims.claim_findings import ClaimingPods, claiming_pods
+from timekeeper.accounts.pods import (
+    NO_REQUEST,
+    GangKey,
+    LedgerPod,
+    charged_pod,
+    is_bare,
+    metered_view,
+)
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.tables import GroupTable, Table
-from timekeeper.settler.cluster.device_claims import DeviceClaims
+from timekeeper.settler.cluster.claim_requests import ClaimRequests
 from timekeeper.settler.cluster.known_nodes import RENEWED_MS, KnownNodes, NodeLease
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
 from timekeeper.settler.cluster.pods_without_object import PodsWithoutObject
-from timekeeper.settler.cluster.pods_without_request import PodsWithoutRequest
 
 # Limits on memory while the database is unreachable.
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 _RENEWALS_MS = 3 * RENEWED_MS  # after a pod's end they may still show that the clock had been set before it
-
-PodItem = LedgerPod | UnreadablePod | UnjudgedPod
-
-
-@dataclass(frozen=True, slots=True)
-class PodWithClaims:
-    """A pod that uses claims. ``read``: as any pod; ``rest``: without the extended resources that a claim
-    serves; None: nothing of it concerns the ledger."""
-
-    pod: ClaimPod
-    read: PodItem | None
-    rest: PodItem | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +46,46 @@ class DeletedPod:
     at_ms: int  # when its removal was seen
     seen: bool  # False if it was deleted while no watch was running
     watermark_ms: int | None = None  # its node's watermark at that time
-    read: LedgerPod | UnreadablePod | None = None  # as `WatchedPods.as_read` had it
 
 
 class WatchedPods(Table[str, LedgerPod]):
-    """Each by its UID as it counts: as admission wrote it, or as it is metered, without what a claim serves.
-    ``current_ms``: until when they are known to be complete."""
+    """Each by its UID, in one row: as it is charged in its namespace, with how it uses claims, and as it was
+    read where that is otherwise. One that uses claims stays until its removal is written. ``current_ms``:
+    until when they are known to be complete."""
 
-    def __init__(self, nodes: KnownNodes, claims: DeviceClaims) -> None:
+    def __init__(self, nodes: KnownNodes) -> None:
         super().__init__()
-        self._nodes, self._claims = nodes, claims
+        self._nodes = nodes
         self.current_ms = 0
         self.metered: MeteredNamespaces = ALL_GOVERNED
-        # what else is known of a pod, by its UID
-        # as read, where it counts otherwise, or would if it were metered
-        self.as_read: dict[str, LedgerPod | UnreadablePod] = {}
-        # without the extended resources that a claim serves
-        self.rest: dict[str, LedgerPod | UnreadablePod] = {}
-        self.without_request = PodsWithoutRequest()  # those whose claims are not known yet
-        # namespace of one that holds what its resource claims alone give it
-        self.claiming: dict[str, str] = {}
-        self._claiming: ClaimingPods | None = None  # of them; None: to be counted anew
-        # what they have in common
-        self.without_node: set[str] = set()  # UIDs of those that wait for a node
-        self.gangs: GroupTable[GangKey, str] = GroupTable()  # the UIDs of those that start together
+        self.claim_requests = ClaimRequests()
+        self._claiming: tuple[object, ClaimingPods] | None = None
+        # by namespace the UIDs of those that are charged by their cards, and of those that use claims
+        self.namespaces: GroupTable[str, str] = GroupTable()
+        self.users: GroupTable[str, str] = GroupTable()
+        self.gangs: GroupTable[GangKey, str] = GroupTable()  # of both that start together
+        self._indexes: tuple[tuple[GroupTable[Any, str], Callable[[LedgerPod], Any]], ...] = (
+            (self.namespaces, lambda pod: pod.namespace if pod.charge == "cards" else None),
+            (self.users, lambda pod: pod.namespace if pod.uses_claims else None),
+            (self.gangs, lambda pod: pod.gang_key if pod.charge == "cards" or pod.uses_claims else None),
+        )
+        self.unknown: set[str] = set()  # UIDs of those whose charge is unknown
         self.preempted_gangs: set[GangKey] = set()  # of which a member was preempted
-        self.namespaces: GroupTable[str, str] = GroupTable()  # namespace -> UIDs of its pods
         # what changed since the last written tick
         self.changed: dict[str, int] = {}  # UID -> since when the pod waits for a tick
         # UIDs of those that changed while unbound, or became or ceased to be so
         self.without_node_changes: set[str] = set()
         self.gang_changes: set[GangKey] = set()
+        self.short: set[str] = set()  # UIDs of those that wait for devices of claims since then
+        # UID of a pod that has no node for another reason -> since when that is its reason
+        self.obstructed: dict[str, int] = {}
         self.deleted: dict[str, DeletedPod] = {}  # UID -> pod whose end is not written yet
-        self.deleted_waiting: dict[
-            str, DeletedPod
-        ] = {}  # UID -> waiting pod whose removal is not written yet
+        # UID -> waiting pod whose removal is not written yet
+        self.deleted_waiting: dict[str, DeletedPod] = {}
         self.most_deleted, self.deletions_dropped = MAX_DELETED, 0
         self.is_relisted = False  # they were listed anew: sessions without a pod lost theirs unobserved
         self.listed: Set[str] = frozenset()  # UIDs of that list
-        self.unreadable: dict[str, UnreadablePod] = {}  # UID -> pod to report
+        self.unreadable: dict[str, LedgerPod] = {}  # UID -> pod to report
         self.unreadable_omitted = 0  # number of those beyond `MAX_UNREADABLE`
         # their ends
         self.recent_ends: dict[str, dict[str, RecentEnd]] = {}  # by node and UID
@@ -101,19 +95,46 @@ class WatchedPods(Table[str, LedgerPod]):
         self.end_watermarks: dict[str, int | None] = {}
         self.without_object = PodsWithoutObject()  # what became of pods without an object
 
+    def __setitem__(self, uid: str, pod: LedgerPod) -> None:
+        self._index(uid, pod)
+        super().__setitem__(uid, pod)
+
+    def pop(self, uid: str, default: Any = None) -> Any:
+        """As of any dictionary."""
+        self._index(uid, None)
+        return super().pop(uid, default)
+
+    def _index(self, uid: str, pod: LedgerPod | None) -> None:
+        before = self.get(uid)
+        for index, key_of in self._indexes:
+            was, now = before and key_of(before), pod and key_of(pod)
+            if was != now and was is not None:
+                index.leave(was, uid)
+            if was != now and now is not None:
+                index.add(now, uid)
+        if pod is not None and pod.charge == "unknown":
+            self.unknown.add(uid)
+        else:
+            self.unknown.discard(uid)
+
+    def _users(self) -> Iterator[LedgerPod]:
+        return (self[uid] for uids in self.users.values() for uid in uids)
+
     def without_served(self, uid: str) -> LedgerPod | None:
         """The pod without what a claim serves; None: nothing of it is charged."""
-        rest = self.rest.get(uid)
-        return None if rest is None else self._view(rest)
+        pod = self.get(uid)
+        rest = pod.uses.rest if pod is not None else None
+        return None if rest is None or rest.charge == "unknown" else self._view(rest)
 
     def uncharged_claims(self) -> ClaimingPods:
-        """Those pods that hold what nothing charges, because claims are not followed: of metered namespaces,
-        for elsewhere admission judges claims."""
-        if self._claims.is_followed:
-            return NO_PODS
-        if self._claiming is None:
-            self._claiming = claiming_pods(filter(self.metered.meters, self.claiming.values()))
-        return self._claiming
+        """Those that hold what their claims alone give them: of metered namespaces, for elsewhere admission
+        judges claims."""
+        of = self.version, self.metered
+        if self._claiming is None or self._claiming[0] != of:
+            holding = (pod for pod in self._users() if pod.uses.is_holding)
+            alone = (pod.namespace for pod in holding if _as_read(pod).charge != "cards")
+            self._claiming = of, claiming_pods(filter(self.metered.meters, alone))
+        return self._claiming[1]
 
     def follow(self, metered: MeteredNamespaces, at_ms: int) -> None:
         """Other namespaces are metered from now on, or other devices known: look at their pods anew. Pods
@@ -121,67 +142,49 @@ class WatchedPods(Table[str, LedgerPod]):
         before, self.metered = self.metered, metered
         if metered == before:
             return
-        self._claiming = None
-        others = (pod for uid, pod in self.items() if uid not in self.as_read)
-        changed = [*(replace(pod, is_metered=False) for pod in others), *self.as_read.values()]
-        for each in changed:
-            if metered.differs(before, each.namespace):
-                self._put_read(each, False, at_ms)
+        for pod in [pod for pod in self.values() if metered.differs(before, pod.namespace)]:
+            read = _as_read(pod)
+            if read.charge != "unknown" and not read.is_charged_nothing and pod.uses.gone_ms is None:
+                self._put_read(read, False, at_ms)
         for uid, gone in self.deleted.items():
-            read = gone.read or replace(gone.pod, is_metered=False)
-            view = self._view(read) if metered.differs(before, read.namespace) else None
+            is_other = metered.differs(before, gone.pod.namespace)
+            view = self._view(_as_read(gone.pod)) if is_other else None
             if view is not None:
                 self.deleted[uid] = replace(gone, pod=_with_earlier(gone.pod, view))
 
     def judge_again(self, at_ms: int) -> None:
-        """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have
-        many, and many objects may have come."""
-        for item in self.without_request.take_due(self.keys()):
-            self._put_without_request(item, False, at_ms)
+        """Look anew at the pods whose charge may be known by now: once in a tick, for each may have many, and
+        many objects may have come."""
+        for pod in self.claim_requests.take_due(self[uid] for uid in self.unknown):
+            self._put_read(pod, False, at_ms)
 
     def may_change(self) -> Container[str]:
         """The UIDs of pods whose sessions may still change: they are there, or may be dated again."""
         recent: dict[str, Any] = {uid: end for ends in self.recent_ends.values() for uid, end in ends.items()}
         return ChainMap(recent, self)
 
-    def see(self, item: PodItem | PodWithClaims, deleted: bool, at_ms: int) -> None:
+    def see(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
         """The pod as it is now, or its last state if it was deleted."""
-        if not isinstance(item, PodWithClaims):
-            self._claims.waits_no_more(item.pod.uid if isinstance(item, UnjudgedPod) else item.uid)
-            self._put_counted(self._with_report(item, at_ms), deleted, at_ms)
-            return
-        self._see_using(item, deleted, at_ms)
-        counted = self._counted(item)
-        if counted is not None:
-            self._put_counted(counted, deleted, at_ms)
+        if pod.uses_claims:
+            self._see_user(pod, at_ms)
         else:
-            self.without_request.pods.pop(item.pod.uid, None)
-            self._forget_pod(item.pod.uid)
+            pod = self._with_report(pod, at_ms)
+        self._put_read(pod, deleted, at_ms)
 
-    def relist(self, all_items: tuple[object, ...], at_ms: int) -> None:
+    def relist(self, pods: Collection[LedgerPod], at_ms: int) -> None:
         """The pods that exist."""
-        using = {item.pod.uid: item for item in all_items if isinstance(item, PodWithClaims)}
-        self._claims.relist_pods(using.keys(), at_ms)
-        for each in using.values():
-            self._see_using(each, deleted=False, at_ms=at_ms)
-        of_those = (self._counted(each) for each in using.values())
-        others = (item for item in all_items if isinstance(item, PodItem))
-        items = (*others, *(item for item in of_those if item is not None))
-        there = {item.uid for item in items if isinstance(item, LedgerPod)}
-        there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
-        there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
-        bound = {item.uid for item in items if isinstance(item, UnreadablePod) and item.is_allocated}
-        for uid in bound - there:  # it waited, and its claims are charged from now on
-            self._forget_pod(uid)
-        self.listed = there | bound | using.keys()
-        for uid in [uid for uid in self if uid not in there]:
-            self._remove_pod(self[uid], at_ms, seen=False)
-        self.as_read = _only(self.as_read, there)
-        self.claiming.clear()
-        self.without_request.pods.clear()
-        self._claiming = None
-        for item in items:
-            self._put_counted(item, deleted=False, at_ms=at_ms)
+        there = {pod.uid for pod in pods if pod.charge != "none" or pod.metered is not None}
+        all_uids = {pod.uid for pod in pods}
+        self.listed = there | {pod.uid for pod in pods if pod.uses_claims}
+        for pod in list(self.values()):
+            if pod.charge == "cards" and pod.uid not in there:
+                self._remove_pod(pod, at_ms, seen=False)
+            elif pod.uid not in all_uids and pod.uses.gone_ms is None:
+                self._remove_object(pod, at_ms)
+        for pod in pods:
+            if pod.uses_claims:
+                self._see_user(pod, at_ms)
+            self._put_read(pod, False, at_ms)
         self.is_relisted = True
 
     def mark_written(
@@ -203,136 +206,106 @@ class WatchedPods(Table[str, LedgerPod]):
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
-        self.without_request.changed.clear()
+        self.short.clear()
+        self.claim_requests.changed.clear()
         self.without_object.changed.clear()
+        for pod in [pod for pod in self._users() if pod.uses.gone_ms is not None]:
+            self.pop(pod.uid)
         if not withheld:
             self.is_relisted, self.listed = False, frozenset()
 
-    def _with_report(self, item: PodItem, at_ms: int) -> PodItem:
+    def _with_report(self, pod: LedgerPod, at_ms: int) -> LedgerPod:
         """The pod with the time of this event as the receipt of its end, and as the first report of it if
         nothing in its object dates it."""
-        if isinstance(item, UnreadablePod) and item.pod is not None:
-            reported = self._with_report(item.pod, at_ms)
-            return replace(item, pod=reported) if isinstance(reported, LedgerPod) else item
-        if not isinstance(item, LedgerPod) or not item.hold.over:
-            return item
-        before, reported_ms = self.get(item.uid), item.hold.reported_ms
+        if not pod.hold.over or pod.is_charged_nothing or pod.charge == "unknown":
+            return pod
+        before, reported_ms = charged_pod(self, pod.uid), pod.hold.reported_ms
         is_first = before is None or not before.hold.over
-        if before is not None and not is_first and before.hold.finishes == item.hold.finishes:
-            return item
-        if is_first and item.ended_ms == 0 and reported_ms is None:
+        if before is not None and not is_first and before.hold.finishes == pod.hold.finishes:
+            return pod
+        if is_first and pod.ended_ms == 0 and reported_ms is None:
             reported_ms = at_ms
-        return replace(item, hold=replace(item.hold, reported_ms=reported_ms, received_ms=at_ms))
+        return replace(pod, hold=replace(pod.hold, reported_ms=reported_ms, received_ms=at_ms))
 
-    def _put_without_request(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
-        """A pod of which it is not known yet what it asks for holds nothing, and is not released."""
-        uid = item.pod.uid
-        before = self.get(uid)
-        if deleted:
-            self.without_request.pods.pop(uid, None)
-        else:
-            self.without_request.pods[uid] = item
-        pod = self.without_request.judged(item, before)
-        if pod is None and not deleted:
-            self.without_request.changed.add(uid)
-        elif pod is not None and (before is not None or not deleted):
-            self._put_read(pod, deleted, at_ms)
-
-    def _put_counted(self, item: PodItem, deleted: bool, at_ms: int) -> None:
-        if isinstance(item, UnjudgedPod):
-            self._put_without_request(item, deleted, at_ms)
-            return
-        self.without_request.pods.pop(item.uid, None)
-        self._put_read(item, deleted, at_ms)
-
-    def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
-        known = self._claims.users.get(item.pod.uid)
-        self._follow_preemption(known.pod if known is not None else None, item.pod.pod)
-        self._claims.see_pod(item.pod, deleted, at_ms)
-        if item.pod.uid in self.without_node:
-            self.without_node_changes.add(item.pod.uid)  # of its claims others may be allocated
-        if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
-            self.rest.pop(item.pod.uid, None)
-        else:
-            self.rest[item.pod.uid] = item.rest
-
-    def _counted(self, item: PodWithClaims) -> PodItem | None:
-        """What of the pod counts: all, until a claim serves some of it."""
-        return item.rest if item.pod.uid in self._claims.served else item.read
+    def _see_user(self, pod: LedgerPod, at_ms: int) -> None:
+        before = self.get(pod.uid)
+        self._follow_preemption(before, pod)
+        if pod.uses.waits is not None and (before is None or before.uses.waits is None):
+            self.short.add(pod.uid)
+        if before is not None and before.charge == "cards" and before.can_be_bound:
+            self.without_node_changes.add(pod.uid)  # of its claims others may be allocated
+        if not _is_obstructed(pod):
+            self.obstructed.pop(pod.uid, None)
+        elif before is None or not _is_obstructed(before) or before.uses.obstacle != pod.uses.obstacle:
+            self.obstructed[pod.uid] = at_ms
 
     def _serve(self, uid: str) -> None:
         """A claim serves the pod's extended resources from now on."""
-        if uid in self._claims.served:
+        pod = self.get(uid)
+        if pod is None or pod.uses.is_served:
             return
-        self._claims.served.add(uid)
-        rest = self.rest.get(uid)
-        if uid not in self:
-            return
-        self._forget_pod(uid)
-        if rest is not None:
-            self._put_read(rest, False, self.current_ms)
+        is_charged, uses = pod.charge == "cards", replace(pod.uses, is_served=True)
+        self[uid] = replace(pod, charge="claims" if is_charged else pod.charge, uses=uses)
+        if is_charged:
+            self._cease(pod)
+            self._put_read(_as_read(pod), False, self.current_ms)
 
-    def _forget_pod(self, uid: str) -> None:
-        self.as_read.pop(uid, None)
-        self._forget_waiting(uid)
+    def _cease(self, before: LedgerPod) -> None:
+        """The pod waits for no tick and no cards any more."""
+        self.changed.pop(before.uid, None)
+        if before.gang_key is not None:
+            self.gang_changes.add(before.gang_key)
+        if before.can_be_bound:
+            self.without_node_changes.add(before.uid)
 
-    def _forget_waiting(self, uid: str) -> None:
-        """A pod that waited and is read in another way now holds nothing that is charged."""
-        pod = self.pop(uid, None)
-        if pod is not None:
-            self._unlist_pod(pod)
-            self.changed.pop(uid, None)
-            self._set_without_node(uid, waits=False)
-
-    def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
-        """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""
-        view = self._view(item)
-        if isinstance(item, UnreadablePod):
-            self._see_claims(item, deleted)
-            if view is None and item.problem:
-                self._add_unreadable(item)
-        self._remember(item, view, deleted)
-        if view is None:
-            self._forget_waiting(item.uid)
-        else:
-            self.unreadable.pop(item.uid, None)
+    def _put_read(self, read: LedgerPod, deleted: bool, at_ms: int) -> None:
+        """The pod as it is charged in its namespace: as admission wrote it, or as it is metered."""
+        known = self.get(read.uid)
+        if known is not None and known.uses.is_served:
+            read = _served(read)
+        before = charged_pod(self, read.uid)
+        if read.charge == "unknown":
+            judged = self.claim_requests.judged(read, before)
+            if judged is None and not deleted:
+                self.claim_requests.changed.add(read.uid)
+            if judged is None and before is not None:
+                judged = replace(_as_read(before), uses=read.uses)
+            read = read if judged is None or (deleted and before is None) else judged
+        view = self._view(read)
+        if view is not None:
+            self.unreadable.pop(read.uid, None)
             self._put_pod(view, deleted, at_ms)
-
-    def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
-        """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
-        if isinstance(item, UnreadablePod) and item.is_allocated and item.pod is None:
-            return None
-        read = item if isinstance(item, LedgerPod) else item.pod
-        is_static = read is not None and read.is_static  # admission changes none, so it is metered everywhere
-        if not (is_static or self.metered.meters(item.namespace)):
-            view = item if isinstance(item, LedgerPod) else None
-        else:
-            view = None if read is None else metered_view(read, self.metered.models)
-            if view is not None and isinstance(item, UnreadablePod) and not is_static:
-                view = replace(view, is_only_metered=True)
-        before = self.get(item.uid)
-        if view is not None or read is None:
-            return view or before
-        if before is None:  # after a restart the ledger has its session
-            is_known = isinstance(item, UnreadablePod) and item.requests_nothing
-            return replace(read, is_metered=True) if is_known else None
-        return replace(before, hold=read.hold, others_ended=read.others_ended) if before.node else None
-
-    def _remember(self, item: LedgerPod | UnreadablePod, view: LedgerPod | None, deleted: bool) -> None:
-        """Keep what cannot be had from the view again."""
-        is_known = view is item or (isinstance(item, LedgerPod) and is_bare(item))
-        is_nothing = isinstance(item, UnreadablePod) and item.pod is None
-        if is_known or is_nothing or (deleted and view is None):
-            self.as_read.pop(item.uid, None)
-        else:
-            self.as_read[item.uid] = item
-
-    def _see_claims(self, item: UnreadablePod, deleted: bool) -> None:
-        if item.claims and not deleted:
-            self.claiming[item.uid] = item.namespace
-        elif self.claiming.pop(item.uid, None) is None:
             return
-        self._claiming = None
+        if read.doubt and (read.uid in self.unreadable or len(self.unreadable) < MAX_UNREADABLE):
+            self.unreadable[read.uid] = read
+        elif read.doubt:
+            self.unreadable_omitted += 1
+        if before is not None:
+            self._cease(before)
+        if deleted:
+            self._remove_object(read, at_ms)
+        else:
+            self[read.uid] = replace(read, charge="none", as_read=read) if read.charge == "cards" else read
+
+    def _view(self, read: LedgerPod) -> LedgerPod | None:
+        """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
+        # admission changes no static pod, so it is metered everywhere
+        is_metered = read.is_static or self.metered.meters(read.namespace)
+        if read.charge == "cards" and not is_metered:
+            return read
+        before = charged_pod(self, read.uid)
+        if read.charge == "unknown" or (read.charge == "claims" and read.metered is None):
+            return None
+        if read.is_charged_nothing:
+            return None if before is None else replace(before, uses=read.uses)
+        view = metered_view(read, self.metered.models) if is_metered else None
+        if view is None and before is None:  # after a restart the ledger has its session
+            view = replace(read, is_metered=True, charge="cards") if read.requests_nothing else None
+        elif view is None and before is not None and before.node:
+            view = replace(before, hold=read.hold, others_ended=read.others_ended)
+        if view is None or (read.charge == "cards" and is_bare(read)):
+            return view
+        return replace(view, uses=read.uses, as_read=read)
 
     def _dated(self, before: LedgerPod | None, pod: LedgerPod, at_ms: int) -> LedgerPod:
         """The pod with its start and its end by the API server's clock, as its node's Lease shows it now."""
@@ -373,19 +346,13 @@ class WatchedPods(Table[str, LedgerPod]):
     def _put_end(self, pod: LedgerPod) -> None:
         """The end of this pod is dated otherwise, whether or not its object is still there."""
         self.dated_again[pod.uid] = pod
-        known = self.get(pod.uid)
+        known = charged_pod(self, pod.uid)
         if known is not None:
             later = replace(known.hold, ended_ms=pod.hold.ended_ms, doubt=pod.hold.doubt)
             self[pod.uid] = replace(known, hold=later)
 
-    def _add_unreadable(self, item: UnreadablePod) -> None:
-        if item.uid in self.unreadable or len(self.unreadable) < MAX_UNREADABLE:
-            self.unreadable[item.uid] = item
-        else:
-            self.unreadable_omitted += 1
-
     def _put_pod(self, pod: LedgerPod, deleted: bool, at_ms: int) -> None:
-        before = self.get(pod.uid)
+        before = charged_pod(self, pod.uid)
         pod = self._dated(before, _with_earlier(before, pod), at_ms)
         if pod.node and pod.ended_ms is not None and (before is None or before.ended_ms is None):
             self.end_watermarks.setdefault(pod.uid, self._nodes.alive_ms(pod.node, self.current_ms))
@@ -394,40 +361,35 @@ class WatchedPods(Table[str, LedgerPod]):
             self._remove_pod(pod, at_ms, seen=True)
             return
         if pod == before:
+            if pod.uses is not before.uses or pod.as_read is not before.as_read:
+                self[pod.uid] = pod
             return
         self.changed.setdefault(pod.uid, at_ms)
         self[pod.uid] = pod
         if pod.gang_key is not None:
-            self.gangs.add(pod.gang_key, pod.uid)
             self.gang_changes.add(pod.gang_key)
-        if before is None:
-            self.namespaces.add(pod.namespace, pod.uid)
-        self._set_without_node(pod.uid, pod.can_be_bound)
+        if pod.can_be_bound or (before is not None and before.can_be_bound):
+            self.without_node_changes.add(pod.uid)
 
     def _follow_preemption(self, before: LedgerPod | None, pod: LedgerPod) -> None:
-        if pod.gang_key is not None and pod.leaves_for_another and not (before and before.leaves_for_another):
+        had_left = before is not None and before.membership.leaves_for_another
+        if pod.gang_key is not None and pod.membership.leaves_for_another and not had_left:
             self.preempted_gangs.add(pod.gang_key)
 
-    def _set_without_node(self, uid: str, waits: bool) -> None:
-        if waits or uid in self.without_node:
-            self.without_node_changes.add(uid)
-        if waits:
-            self.without_node.add(uid)
+    def _remove_object(self, pod: LedgerPod, at_ms: int) -> None:
+        """Its object is gone."""
+        self.obstructed.pop(pod.uid, None)
+        if pod.uses_claims:
+            uses = replace(pod.uses, gone_ms=at_ms, is_holding=False)
+            self[pod.uid] = replace(_as_read(pod), charge="claims", uses=uses)
         else:
-            self.without_node.discard(uid)
-
-    def _unlist_pod(self, pod: LedgerPod) -> None:
-        if pod.gang_key is not None:
-            self.gangs.leave(pod.gang_key, pod.uid)
-            self.gang_changes.add(pod.gang_key)
-        self.namespaces.leave(pod.namespace, pod.uid)
+            self.pop(pod.uid)
 
     def _remove_pod(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
-        read = self.as_read.pop(pod.uid, None)
-        if self.pop(pod.uid, None) is not None:
-            self._unlist_pod(pod)
-        self.changed.pop(pod.uid, None)
-        self._set_without_node(pod.uid, waits=False)
+        before = charged_pod(self, pod.uid)
+        if before is not None:
+            self._cease(before)
+        self._remove_object(pod, at_ms)
         if not pod.node:
             if len(self.deleted_waiting) < self.most_deleted:
                 last_ms = at_ms if seen else self.current_ms
@@ -435,16 +397,35 @@ class WatchedPods(Table[str, LedgerPod]):
             return
         known = self.deleted.get(pod.uid)
         if known is not None:  # the first report counts: a clock that was set back may date a later one
-            self.deleted[pod.uid] = replace(known, pod=_with_earlier(known.pod, pod), read=read or known.read)
+            self.deleted[pod.uid] = replace(known, pod=_with_earlier(known.pod, pod))
             return
         if len(self.deleted) >= self.most_deleted:
             self.deletions_dropped += 1
             self.end_watermarks.pop(pod.uid, None)
             return
         alive_ms = self._nodes.alive_ms(pod.node, self.current_ms)
-        self.deleted[pod.uid] = DeletedPod(pod, at_ms, seen, alive_ms, read)
+        self.deleted[pod.uid] = DeletedPod(pod, at_ms, seen, alive_ms)
         if pod.ended_ms is None and pod.uid not in self.without_object.holds:  # else it is reported again
             self.without_object.add(pod.uid, pod.node, Vanished(at_ms, 0), at_ms)
+
+
+def _as_read(pod: LedgerPod) -> LedgerPod:
+    """The pod as its object says it."""
+    return pod.as_read or (replace(pod, is_metered=False) if pod.is_metered else pod)
+
+
+def _served(read: LedgerPod) -> LedgerPod:
+    """The pod without the extended resources that a claim serves."""
+    rest = read.uses.rest if read.uses.served_by else read
+    if rest is None:
+        rest = replace(read, request=NO_REQUEST, metered=None, charge="claims")
+    return replace(rest, uses=replace(read.uses, part=rest.uses.part, is_served=True))
+
+
+def _is_obstructed(pod: LedgerPod) -> bool:
+    """Whether it was admitted, and something but a scheduling gate or its devices keeps it from a node."""
+    is_free = pod.uses.obstacle != "" and pod.can_be_bound and not (pod.is_gated or pod.has_other_gate)
+    return is_free and pod.is_governed and pod.uses.gone_ms is None
 
 
 def _with_earlier(before: LedgerPod | None, pod: LedgerPod) -> LedgerPod:

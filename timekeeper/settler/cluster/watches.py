@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
 
-from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
-from timekeeper.accounts.pods import read_charged_pod, read_pod
+from timekeeper.accounts.claims.consumers import with_use
+from timekeeper.accounts.pods import LedgerPod, read_charged_pod
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.claims.allocation import read_claim
@@ -35,6 +35,12 @@ from timekeeper.edge.reflector import ObjectsListed, WatchEvent, WatchFailed
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.runtime import api_server
 from timekeeper.runtime.api_server import Api, Reply
+from timekeeper.settler.cluster.claim_requests import (
+    CLASSES,
+    TEMPLATES,
+    ClaimTemplate,
+    ClassSettingsRead,
+)
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
     ExistingNamespace,
@@ -43,13 +49,6 @@ from timekeeper.settler.cluster.cluster_state import (
     WatchUpdate,
 )
 from timekeeper.settler.cluster.known_nodes import KnownNode, NodeLease
-from timekeeper.settler.cluster.pods_without_request import (
-    CLASSES,
-    TEMPLATES,
-    ClaimTemplate,
-    ClassSettingsRead,
-)
-from timekeeper.settler.cluster.watched_pods import PodWithClaims
 
 Clock = Callable[[], int]
 
@@ -178,14 +177,9 @@ def follow_source(
         yield WatchUpdate(source.name, at_ms, event)
 
 
-def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
-    """The pod; one that uses claims, also without what a claim serves of it. None if nothing of it concerns
-    the ledger."""
-    read, using = read_charged_pod(raw, is_charged), read_claim_pod(raw)
-    if using is None:
-        return read
-    rest = read_pod(without_served(raw)) if using.served_by else read
-    return PodWithClaims(using, read, rest)
+def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> LedgerPod | None:
+    """The pod; None if nothing of it concerns the ledger."""
+    return with_use(raw, read_charged_pod(raw, is_charged))
 
 
 def read_node(raw: Json) -> KnownNode:

@@ -16,8 +16,7 @@ from timekeeper.accounts.claims.claim_sessions import (
     session_uids,
     used_by,
 )
-from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import LedgerPod, charged_pod, claim_user
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.dialects.others import claims as of_claims
@@ -54,8 +53,12 @@ def unallocated(
     allocated already. Those pods count as changed of whose claims a session has changed."""
     changed = [session for session in changes.sessions.values() if session.is_claim]
     now = {session.owner_uid: session for session in changed if not session.is_over}
-    for name in {(session.namespace, session.name) for session in changed} & cluster.claims.waiting.keys():
-        cluster.pods.without_node_changes |= cluster.claims.waiting[name] & cluster.pods.without_node
+    names = {(session.namespace, session.name) for session in changed}
+    for namespace in {session.namespace for session in changed}:
+        users = (charged_pod(cluster.pods, uid) for uid in cluster.pods.users.get(namespace, ()))
+        waiting = (pod for pod in users if pod is not None and pod.can_be_bound)
+        named = (pod for pod in waiting if any((namespace, name) in names for name in pod.uses.claims))
+        cluster.pods.without_node_changes.update(pod.uid for pod in named)
 
     def held(namespace: str, name: str) -> int:
         """GPUs that the claim counts for, while a session holds them."""
@@ -67,17 +70,15 @@ def unallocated(
         if session is None or not held_by_claim(session):
             return 0
         devices = sum(not each.is_admin for each in decode_devices(session.devices))
-        return max(devices, cluster.pods.without_request.known.devices_of(claim.requests))
+        return max(devices, cluster.pods.claim_requests.known.devices_of(claim.requests))
 
     def rest(pod: LedgerPod) -> GPURequest:
-        using = cluster.claims.users.get(pod.uid)
-        names = using.claims if using is not None else ()
         if pod.request.dialect != of_claims.NAME:
-            if using is None or not using.served_by or not held(pod.namespace, using.served_by):
+            if not pod.uses.served_by or not held(pod.namespace, pod.uses.served_by):
                 return pod.request
             left = cluster.pods.without_served(pod.uid)
             return replace(pod.request, asks=()) if left is None else left.request
-        taken = sum(held(pod.namespace, name) for name in names)
+        taken = sum(held(pod.namespace, name) for name in pod.uses.claims)
         return of_claims.request_of(max(0, pod.request.asks[0].ask.devices - taken)) if taken else pod.request
 
     return rest
@@ -93,6 +94,9 @@ class _ClaimTick(TickFacts):
     def claims(self) -> DeviceClaims:
         """Those of the cluster."""
         return self.cluster.claims
+
+    def _user(self, uid: str) -> LedgerPod | None:
+        return claim_user(self.cluster.pods, uid)
 
     def apply(self, uid: str, sights: list[ClaimSight]) -> None:
         """All that was seen of one claim, in order."""
@@ -125,8 +129,8 @@ class _ClaimTick(TickFacts):
         """The session reserves what the pods that use the claim declare, as that of a pod does."""
         if session is None or session.is_over or self.cluster.pods.metered.meters(session.namespace):
             return
-        users = (self.claims.users.get(each) for each in session.consumers.split())
-        after = reserving(session, (each.pod for each in users if each is not None))
+        users = map(self._user, session.consumers.split())
+        after = reserving(session, (pod for pod in users if pod is not None))
         if after is not session:
             self.changes.put(after)
 
@@ -145,28 +149,31 @@ class _ClaimTick(TickFacts):
             return None
         begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
         begun_ms = max(begun_ms, self.ledger.claim_ends.get(claim.uid, 0))
-        pod = next((self.claims.users[each] for each in claim.consumers if each in self.claims.users), None)
+        pod = next(filter(None, map(self._user, claim.consumers)), None)
         node = self._node(allocation, charge, pod)
-        is_admitted = pod is not None and admitted_in_budget(pod.standing, self.settings)
+        standing = (
+            pod.standing if pod is not None and pod.is_governed else ""
+        )  # else admission did not govern it
+        is_admitted = admitted_in_budget(standing, self.settings)
         opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms, is_admitted)
         return self.changes.open(open_claim_session(claim, charge, pod, opening))
 
     def _pays_for(self, claim: DeviceClaim, uid: str) -> bool:
         """Whether this pod pays by its cards for extended resources that the claim serves."""
-        pod = self.claims.users.get(uid)
-        return pod is not None and pod.served_by == claim.name and self.payers.get(uid) == "pod"
+        pod = self._user(uid)
+        return pod is not None and pod.uses.served_by == claim.name and self.payers.get(uid) == "pod"
 
     def _free_uid(self, claim: DeviceClaim, begun_ms: int) -> str:
         known = (self.changes.sessions, self.ledger.sessions, self.ledger.settled, self.ledger.used_claims)
         uids = session_uids(claim, begun_ms)
         return next(uid for uid in uids if not any(uid in each for each in known))
 
-    def _node(self, allocation: DeviceAllocation, charge: ClaimCharge, pod: ClaimPod | None) -> str:
+    def _node(self, allocation: DeviceAllocation, charge: ClaimCharge, pod: LedgerPod | None) -> str:
         """The devices' node; of those that are of no node, their pool."""
         first = charge.gpus[0].device
         found = self.claims.pools.find(first.driver, first.pool, first.device)
         published = found.device.node if found else ""
-        return allocation.node or published or (pod.pod.node if pod else "") or first.pool or first.driver
+        return allocation.node or published or (pod.node if pod else "") or first.pool or first.driver
 
     def _look_ms(self, sight: ClaimSight) -> int:
         """Until when claims were known before; before the first list, by the earlier settler."""
@@ -177,15 +184,15 @@ class _ClaimTick(TickFacts):
         proved: it held until the last look, and until its pods ended."""
         if not sight.is_listed:
             return sight.at_ms
-        pods = (self.claims.users.get(uid) for uid in session.consumers.split())
+        pods = map(self._user, session.consumers.split())
         ends = [self._pod_end_ms(pod) or 0 for pod in pods if pod is not None]
         last_ms = max((self._look_ms(sight), *ends))
         allocation = sight.claim.allocation
         next_ms = allocation.stamp_ms if allocation and allocation.stamp_ms else sight.at_ms
         return min(last_ms, sight.at_ms, max(next_ms, session.bound_ms))
 
-    def _pod_end_ms(self, pod: ClaimPod) -> int | None:
-        return pod.end_ms(self.settings.max_grace_period_ms)
+    def _pod_end_ms(self, pod: LedgerPod) -> int | None:
+        return pod.claims_end_ms(self.settings.max_grace_period_ms)
 
     def miss_absent(self, listed: Relist) -> None:
         """The claims of sessions that hold nothing in a list, or are not in it, changed since the last
@@ -215,7 +222,7 @@ class _ClaimTick(TickFacts):
             if session is None or session.is_over:
                 self.claims.lost.discard(uid)
                 continue
-            known = {each: self.claims.users.get(each) for each in session.consumers.split()}
+            known = {each: self._user(each) for each in session.consumers.split()}
             ends = {each: 0 if pod is None else self._pod_end_ms(pod) for each, pod in known.items()}
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))

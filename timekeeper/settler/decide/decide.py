@@ -116,7 +116,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
 
     facts = TickFacts(cluster, ledger, settings, now_ms)
-    of_classes = cluster.pods.without_request.known_classes.settings
+    of_classes = cluster.pods.claim_requests.known_classes.settings
     cluster.claims.judge_again(rules_of(settings.drivers, of_classes), now_ms)
     payers = payers_of(facts)
     pods = changed_sessions(facts, payers, tick.unseen, tick.ends, tick.since_ms, only_metered_since)
@@ -218,7 +218,7 @@ def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, 
 def _pulse(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> Pulse:
     claims, orphans = cluster.claims, cluster.orphans(ledger.running_claims, now_ms)
     found = claims.findings(orphans).text() if claims.is_followed else ""
-    uncharged = cluster.pods.uncharged_claims().text
+    uncharged = cluster.uncharged_claims().text
     return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.budget_history import History, protected_span
 from timekeeper.accounts.claims.claim_sessions import consumers_of
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import LedgerPod, charged_pod, claim_user
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.protection import (
     BOUND,
@@ -72,10 +72,8 @@ class _Choice:
     def _candidates(self, namespace: str) -> list[Selected]:
         protection, pods = self.history.protections[namespace], self.cluster.pods
         uids = self.cluster.pods.namespaces.get(namespace, set())
-        using = (
-            self.cluster.claims.users.get(uid) for uid in self.claims.get(namespace, {}) if uid not in uids
-        )
-        users = (each.pod for each in using if each is not None and each.gone_ms is None)
+        using = (claim_user(pods, uid) for uid in self.claims.get(namespace, {}) if uid not in uids)
+        users = (pod for pod in using if pod is not None and pod.uses.gone_ms is None)
         there = (*(pods[uid] for uid in uids), *users)
         return [each for pod in there for each in self._candidate(pod, protection)]
 
@@ -115,7 +113,8 @@ class _Choice:
             claims = {each.uid: each for each in self.claims.get(namespace, {}).get(uid, ())}
             new = [claims[each] for each in claims.keys() - counted]
             counted.update(claims)
-            is_own = not claims or self._session(uid) is not None or uid in self.cluster.pods.without_node
+            pod = charged_pod(self.cluster.pods, uid)
+            is_own = not claims or self._session(uid) is not None or (pod is not None and pod.can_be_bound)
             if is_hours:
                 rate = sum(each.rate_milli for each in new)
                 return (rate + (self._rate_milli(uid) if is_own else 0)) * max(0, ahead_ms)

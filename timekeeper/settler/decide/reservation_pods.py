@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+from timekeeper.accounts.pods import charged_pod
 from timekeeper.accounts.session import BEFORE, Session, open_session
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.rating.weights import weight_of
@@ -72,7 +73,7 @@ def _end_ms(facts: TickFacts, session: Session) -> int | None:
 
 def _whole_rate(facts: TickFacts, session: Session) -> int:
     """Of the whole card, by its weight now."""
-    pod = facts.cluster.pods.get(session.uid)
+    pod = charged_pod(facts.cluster.pods, session.uid)
     if pod is None:
         return weight_of(session.models, facts.settings.weights)
     node = facts.cluster.nodes.rated(session.node)

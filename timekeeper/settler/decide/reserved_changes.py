@@ -4,7 +4,7 @@ from collections.abc import Iterator, Set
 from dataclasses import KW_ONLY, dataclass
 
 from timekeeper.accounts.held.declared import DeclaredReservation
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import LedgerPod, charged_pod, claim_user
 from timekeeper.accounts.reserved import (
     end_reserved,
     open_reserved,
@@ -69,8 +69,8 @@ class _ReservedTick(TickFacts):
         """A complete list does not contain the pod: the earlier settler saw it last."""
         for uid in [each for uids in self.ledger.reserved.values() for each in uids]:
             session = self.ledger.sessions[uid]
-            known = (self.cluster.pods, self.cluster.pods.deleted, self.cluster.pods.deleted_waiting)
-            if not any(session.owner_uid in each for each in known):
+            pods, uid = self.cluster.pods, session.owner_uid
+            if not (charged_pod(pods, uid) or uid in pods.deleted or uid in pods.deleted_waiting):
                 self._end(session, self.ledger.pulse.decided_ms)
 
     def _end(self, session: Session, end_ms: int | None) -> None:
@@ -110,11 +110,11 @@ def changed_reservations(
     using = {each for new in session_changes.sessions.values() for each in new.consumers.split()}
 
     def is_over(uid: str) -> bool:
-        pod, user = cluster.pods.get(uid), cluster.claims.users.get(uid)
-        if pod is None and user is not None and user.pod.node and user.gone_ms is None:
+        pod, user = charged_pod(cluster.pods, uid), claim_user(cluster.pods, uid)
+        if pod is None and user is not None and user.node and user.uses.gone_ms is None:
             # its claims reserve from now on, once they are seen: the watches are independent
-            is_early = now_ms - (user.pod.hold.bound_ms or 0) < PATIENCE_MS
-            return user.pod.hold.over or not is_early or uid in using or uid in ledger.claim_users
+            is_early = now_ms - (user.hold.bound_ms or 0) < PATIENCE_MS
+            return user.hold.over or not is_early or uid in using or uid in ledger.claim_users
         return pod is None or not (pod.node or pod.can_be_bound)
 
     rows, waits = ledger.declared.rows, ledger.without_node
@@ -122,7 +122,7 @@ def changed_reservations(
 
     def added() -> Iterator[DeclaredReservation]:
         for uid in waits.declaring - rows.keys():
-            pod = cluster.pods.get(uid)
+            pod = charged_pod(cluster.pods, uid)
             if pod is not None and not has_session(uid) and not is_over(uid):
                 rate_milli = waits.most_rate(pod)
                 yield DeclaredReservation(

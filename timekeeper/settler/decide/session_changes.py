@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 
 from timekeeper.accounts.ends import ReportedEnd, pod_of
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import LedgerPod, charged_pod
 from timekeeper.accounts.session import (
     BEFORE,
     CLAIMS,
@@ -56,14 +56,16 @@ def changed_sessions(
         since_ms=since_ms,
         only_metered_since=only_metered_since,
     )
-    for uid in sorted(cluster.pods.deleted.keys() & cluster.pods.keys()):  # removed, and there again
+    gone = {
+        uid: deleted for uid, deleted in cluster.pods.deleted.items() if not charged_pod(cluster.pods, uid)
+    }
+    for uid in sorted(cluster.pods.deleted.keys() - gone.keys()):  # removed, and there again
         tick.apply_deletion(cluster.pods.deleted[uid])
     for uid in sorted(cluster.pods.changed, key=lambda uid: (cluster.pods[uid].created_ms, uid)):
         tick.apply_pod(cluster.pods[uid], cluster.pods.changed[uid])
     tick.apply_sights()
-    for uid, deleted in cluster.pods.deleted.items():
-        if uid not in cluster.pods:
-            tick.apply_deletion(deleted)
+    for deleted in gone.values():
+        tick.apply_deletion(deleted)
     for pod in cluster.pods.dated_again.values():
         tick.date_again(pod)
     if cluster.pods.is_relisted:
@@ -223,7 +225,7 @@ class _PodTick(TickFacts):
         """Pods on nodes of which something else is known now, such as another boot."""
         for node in self.cluster.pods.without_object.changed:
             for uid in sorted(self.ledger.table.by_witness.get(node, ())):
-                pod, session = self.cluster.pods.get(uid), self.ledger.session(uid)
+                pod, session = charged_pod(self.cluster.pods, uid), self.ledger.session(uid)
                 if pod is not None and session is not None and uid not in self.cluster.pods.changed:
                     self._apply_status(session, pod)
 
@@ -301,7 +303,11 @@ class _PodTick(TickFacts):
         for uid, session in self.ledger.sessions.items():
             if session.charge in ("claim", "host") or session.is_over:
                 continue
-            if uid in self.cluster.pods or uid in self.cluster.pods.deleted or uid in self.changes.sessions:
+            if (
+                charged_pod(self.cluster.pods, uid)
+                or uid in self.cluster.pods.deleted
+                or uid in self.changes.sessions
+            ):
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
@@ -322,7 +328,7 @@ class _PodTick(TickFacts):
         """What an extender saw of a removal, where no process of the ledger saw it: it replaces the estimate
         as if the watch had shown it. While the watch shows the pod, it will show the removal as well."""
         session = self.changes.sessions.get(end.uid) or self.ledger.session(end.uid)
-        if session is None or session.ended_ms or end.uid in self.cluster.pods:
+        if session is None or session.ended_ms or charged_pod(self.cluster.pods, end.uid):
             return
         if session.was_unseen and _is_of_a_report(session, end):
             session = replace(session, bound_ms=end.hold.bound_ms or session.bound_ms)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from timekeeper import metrics
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
     HeldClaim,
@@ -132,12 +131,12 @@ class ReclaimRound:
             if rule.heir is not None:
                 ours.setdefault(rule.heir.pod_uid, []).append(rule)
         for uid, mine in ours.items():
-            pod = self._view.cluster.claim_pods.get(uid)
+            pod = self._view.cluster.user(uid)
             if pod is None or not staying.isdisjoint(each.selected for each in mine):
                 continue  # the sweep removes them
             published = self._view.published_device(mine[0].selected)
             node = published.node if published else ""
-            self._under_way.append(adopted(pod.pod, mine, node, now_ms, self._context.steady()))
+            self._under_way.append(adopted(pod, mine, node, now_ms, self._context.steady()))
 
     def _followed(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay | None:
         """What is under way, one step later; None once it has ended."""
@@ -156,13 +155,13 @@ class ReclaimRound:
 
     def _result(self, one: UnderWay) -> str:
         """How it ended; "": it has not."""
-        heir = self._view.cluster.claim_pods.get(one.heir.uid)
-        names = [name or (heir.served_by if heir else "") for name in one.claims]
+        heir = self._view.cluster.user(one.heir.uid)
+        names = [name or (heir.uses.served_by if heir else "") for name in one.claims]
         held = [self._view.allocated(one.heir.namespace, name) for name in names]
         if all(held):
             there = {key_of(device) for each in held for device in each}
             return "allocated" if one.keys <= there else "elsewhere"
-        if heir is None or not heir.pod.can_be_bound:
+        if heir is None or not heir.can_be_bound:
             return "gone"
         if self._context.steady() >= one.until_ms:
             return "expired" if one.has_evicted else "withdrawn"
@@ -216,14 +215,14 @@ class ReclaimRound:
         at_ms = self._context.steady()
         for each in one.kept:
             self._history = self._history.after_trying(each.device, at_ms)
-        heir = self._view.cluster.claim_pods.get(one.heir.uid)
+        heir = self._view.cluster.user(one.heir.uid)
         classes = {each.device_class for each in one.kept}
         every = self._known.freeable(classes, standings, self._history.left(at_ms))
         found = [each for each in every if each.key in one.keys]
         if heir is None or not found or not heirs([heir], standings):
             return one
         plan = ReclaimPlan(tuple(found))
-        if {pod.uid for pod in plan.pods} != one.victims or self._is_spared(plan.pods, heir.pod):
+        if {pod.uid for pod in plan.pods} != one.victims or self._is_spared(plan.pods, heir):
             return one
         if not self._is_all_there_is(one, plan) or self._known.why_not(heir, plan):
             return one
@@ -268,12 +267,12 @@ class ReclaimRound:
         self._note_freed(held, at_ms)
         if is_first or not self._is_adopted:
             return  # it is not known what came free a moment ago
-        several = len({each.pod.namespace for each in waiting}) > 1
+        several = len({each.namespace for each in waiting}) > 1
         coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
         rests_ms, looks = max(REST_MS, (len(waiting) // LOOKS + 2) * 1000), 0
         for each in waiting:
             every = sum(len(one.kept) for one in self._under_way)
-            mine = sum(len(one.kept) for one in self._under_way if one.heir.namespace == each.pod.namespace)
+            mine = sum(len(one.kept) for one in self._under_way if one.heir.namespace == each.namespace)
             if every >= MOST or (several and mine >= MOST // 2):
                 continue
             if each.uid in self._resting or self._is_served(each):
@@ -284,19 +283,19 @@ class ReclaimRound:
             if looks >= LOOKS:
                 return
 
-    def _is_served(self, heir: ClaimPod) -> bool:
+    def _is_served(self, heir: LedgerPod) -> bool:
         """Whether a device is on its way to it, or to one of its claims for another that shares it."""
-        claims = heir.waits.claims if heir.waits else ()
-        same = (each for each in self._under_way if each.heir.namespace == heir.pod.namespace)
+        claims = heir.uses.waits.claims if heir.uses.waits else ()
+        same = (each for each in self._under_way if each.heir.namespace == heir.namespace)
         return any(each.heir.uid == heir.uid or not each.claims.isdisjoint(claims) for each in same)
 
     def _is_fruitless(
-        self, heir: ClaimPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
+        self, heir: LedgerPod, held: Sequence[HeldClaim], coming: dict[str, int], standings: ReclaimStandings
     ) -> bool:
         """Begin for the pod. Whether there are no devices for it now."""
         wanted, at_ms = self._known.wanted(heir), self._context.steady()
         need = Counter(each.device_class for each in wanted)
-        if not need or any(self._history.refuses(heir.pod.namespace, each, at_ms) for each in need):
+        if not need or any(self._history.refuses(heir.namespace, each, at_ms) for each in need):
             return True
         for name in need:
             coming.setdefault(name, self._coming(held, name, standings.now_ms))
@@ -324,7 +323,7 @@ class ReclaimRound:
         self._held, self._freed = now, [*kept, *((name, at_ms) for name in gone)]
 
     def _chosen(
-        self, heir: ClaimPod, wanted: Sequence[WantedDevice], need: Need, standings: ReclaimStandings
+        self, heir: LedgerPod, wanted: Sequence[WantedDevice], need: Need, standings: ReclaimStandings
     ) -> tuple[ReclaimPlan, Assigned] | None:
         """The devices, and what each is for."""
         at_ms, taken = self._context.steady(), self._taken()
@@ -333,7 +332,7 @@ class ReclaimRound:
             for each in self._known.freeable(need, standings, self._history.left(at_ms))
             if each.key not in taken
             and not self._history.rests(each.key, at_ms)
-            and not self._is_spared(each.pods, heir.pod)
+            and not self._is_spared(each.pods, heir)
         ]
         rules = self._rules.all() if found else ()
         if rules is None:
@@ -348,13 +347,13 @@ class ReclaimRound:
                 return plan, assignment
             for each in unfit:
                 self._history = self._history.after_trying(each, at_ms)
-                log("claim-reclaim-spared", device="/".join(each), pod=heir.pod.name, reason=why)
+                log("claim-reclaim-spared", device="/".join(each), pod=heir.name, reason=why)
             found = [each for each in found if each.key not in unfit]
         return None
 
     def _judged(
         self,
-        heir: ClaimPod,
+        heir: LedgerPod,
         wanted: Sequence[WantedDevice],
         plan: ReclaimPlan,
         rules: Iterable[TaintRule],
@@ -369,7 +368,7 @@ class ReclaimRound:
         assignment = assigned(plan, met, wanted)
         if assignment is None:
             return None, "the device was allocated on other terms", _on_other_terms(plan, met, wanted)
-        whys = [(pod, reasons.reclaimed(pod, heir.pod, plan.node)) for pod in plan.pods]
+        whys = [(pod, reasons.reclaimed(pod, heir, plan.node)) for pod in plan.pods]
         over = refused(self._context, whys)
         if over is not None:
             (pod, _), result, error = over
@@ -377,7 +376,7 @@ class ReclaimRound:
             return None, f"{pod.name}: {error}", [device.key for device in plan.devices if pod in device.pods]
         return assignment, self._known.why_not(heir, plan), plan.keys
 
-    def _start(self, heir: ClaimPod, plan: ReclaimPlan, assignment: Assigned, now_ms: int) -> bool:
+    def _start(self, heir: LedgerPod, plan: ReclaimPlan, assignment: Assigned, now_ms: int) -> bool:
         """Write the taints, those of held devices first: by one of these the next settler sees that no pod
         was evicted yet. False: one could not be written."""
         self._confirm()
@@ -387,14 +386,14 @@ class ReclaimRound:
             wanted = assignment[key]
             rule: str | None = ""
             if wanted.token and self._rules.version():
-                record = Heir(heir.pod.namespace, wanted.claim, heir.uid, until_ms)
+                record = Heir(heir.namespace, wanted.claim, heir.uid, until_ms)
                 rule = self._rules.keep(key, record, wanted.token)
             if rule is None:
                 self._remove(each.rule for each in kept if each.rule)
                 return False
             kept.append(KeptDevice(key, wanted.device_class, wanted.claim, rule))
         victims = frozenset(pod.uid for pod in plan.pods)
-        begun = UnderWay(heir.pod, tuple(kept), plan.node, at_ms + SETTLE_MS, at_ms + KEEP_MS, victims)
+        begun = UnderWay(heir, tuple(kept), plan.node, at_ms + SETTLE_MS, at_ms + KEEP_MS, victims)
         self._under_way.append(begun)
         return True
 

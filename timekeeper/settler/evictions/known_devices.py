@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from urllib.parse import urlencode
 
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
     FreeableDevice,
@@ -126,17 +125,17 @@ class KnownDevices:
             self._met[claim.uid] = selectors_by_request(raw)
         return frozenset(self._met[claim.uid].get(device.device.request, ()))
 
-    def wanted(self, heir: ClaimPod) -> tuple[WantedDevice, ...]:
+    def wanted(self, heir: LedgerPod) -> tuple[WantedDevice, ...]:
         """What its claims ask for, or its limits by claims to come; nothing if that is not known, or no pod
         may be evicted for it."""
-        if heir.waits and heir.waits.limits:
-            need = heir.waits.by_class(self._view.cluster.classes.served_resources())
+        if heir.uses.waits and heir.uses.waits.limits:
+            need = heir.uses.waits.by_class(self._view.cluster.classes.served_resources())
             if sum(need.values()) > MOST_DEVICES:
                 return ()
             return tuple(WantedDevice(name) for name, number in need.items() for _ in range(number))
-        path = f"{_GROUP}/namespaces/{heir.pod.namespace}/resourceclaims"
+        path = f"{_GROUP}/namespaces/{heir.namespace}/resourceclaims"
         found: list[WantedDevice] = []
-        for each in heir.waits.claims if heir.waits else ():
+        for each in heir.uses.waits.claims if heir.uses.waits else ():
             raw = self._one(path, each)
             asked = () if raw is None or mapping(raw.get("status")).get("allocation") else wanted_devices(raw)
             if not asked:
@@ -144,9 +143,9 @@ class KnownDevices:
             found += asked
         return tuple(found) if len(found) <= MOST_DEVICES else ()
 
-    def why_not(self, heir: ClaimPod, plan: ReclaimPlan) -> str:
+    def why_not(self, heir: LedgerPod, plan: ReclaimPlan) -> str:
         """Why the node would not take the heir once the pods have left; "" if it would."""
-        raw = self._one(f"/api/v1/namespaces/{heir.pod.namespace}/pods", heir.pod.name)
+        raw = self._one(f"/api/v1/namespaces/{heir.namespace}/pods", heir.name)
         node = self._one("/api/v1/nodes", plan.node)
         on_node = urlencode({"fieldSelector": f"spec.nodeName={plan.node}"})
         pods = items(self._context.api, f"/api/v1/pods?{on_node}")
@@ -155,7 +154,7 @@ class KnownDevices:
         if mapping(raw.get("metadata")).get("uid") != heir.uid or has_unread_but_claims(raw):
             return "it is not known whether the pod fits on the node"
         serves = self._view.cluster.classes.served_resources()
-        limits = heir.waits.limits if heir.waits else ()
+        limits = heir.uses.waits.limits if heir.uses.waits else ()
         served = [name for name, _ in limits if name in serves or name.startswith(EXPLICIT)]
         return why_not_on(node, raw, pods, {pod.uid for pod in plan.pods}, served)
 

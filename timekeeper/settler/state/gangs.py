@@ -1,6 +1,6 @@
 """The gangs of which a member has no node, kept as their pods change."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang, broken, gang_of_pods, is_unmarked
@@ -42,7 +42,7 @@ class GangTable:
         """What goes on, or has ended, is no longer followed."""
         found: list[BrokenGang] = []
         for key in sorted(cluster.pods.preempted_gangs):
-            pods = [*_pods_of(key, cluster), *_users_of(key, cluster)]
+            pods = _members(key, cluster)
             it = broken(key[0], pods)
             if it is not None:
                 found.append(it)
@@ -52,12 +52,9 @@ class GangTable:
 
 
 def _pods_of(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
-    there = (cluster.pods[uid] for uid in sorted(cluster.pods.gangs.get(key, ())) if uid in cluster.pods)
-    return [pod for pod in there if pod.gang_key == key]
+    return [pod for pod in _members(key, cluster) if pod.charge == "cards"]
 
 
-def _users_of(key: tuple[str, str], cluster: ClusterState) -> Iterator[LedgerPod]:
-    """The gang's pods that hold devices of claims alone."""
-    known = cluster.claims.users
-    there = [known[uid].pod for uid in sorted(cluster.claims.gangs.get(key, ())) if uid in known]
-    return (pod for pod in there if pod.gang_key == key and pod.uid not in cluster.pods)
+def _members(key: tuple[str, str], cluster: ClusterState) -> list[LedgerPod]:
+    """Also those that hold devices of claims alone."""
+    return [cluster.pods[uid] for uid in sorted(cluster.pods.gangs.get(key, ()))]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.pods import LedgerPod, charged_pod, charged_pods
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS
@@ -87,7 +87,8 @@ class PodsWithoutNode:
             return set()
         held = dict(self.held)
         for uid in uids:
-            pod = cluster.pods.get(uid) if uid in cluster.pods.without_node else None
+            pod = charged_pod(cluster.pods, uid)
+            pod = pod if pod is not None and pod.can_be_bound else None
             self.rest.pop(uid, None)
             if pod is not None and (rest := unallocated(pod)) != pod.request:
                 self.rest[uid] = rest
@@ -116,7 +117,9 @@ class PodsWithoutNode:
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
-        cluster.pods.without_node_changes.update(cluster.pods.without_node)
+        cluster.pods.without_node_changes |= {
+            pod.uid for pod in charged_pods(cluster.pods) if pod.can_be_bound
+        }
 
     def _recount(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
         """Remove the pod from the sums; add it again if it still waits."""

@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.claims.claim_sessions import consumers_of
-from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
 from timekeeper.accounts.exhaustion.evictions import Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
 from timekeeper.accounts.held.limits import HeldView
-from timekeeper.accounts.pods import GangKey, LedgerPod
+from timekeeper.accounts.pods import GangKey, LedgerPod, charged_pod, charged_pods, claim_user
 from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.reclaim.choice import HeldClaim, devices_of, key_of
 from timekeeper.accounts.session import Session
@@ -23,10 +22,10 @@ from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.values import Card, GPURequest
+from timekeeper.settler.cluster.claim_requests import KnownClasses
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.cluster.known_nodes import KnownNode
 from timekeeper.settler.cluster.metered_namespaces import MeteredNamespaces
-from timekeeper.settler.cluster.pods_without_request import KnownClasses
 from timekeeper.settler.state.ledger_state import LedgerState
 
 
@@ -37,18 +36,21 @@ class ClusterView:
     pods: Mapping[str, LedgerPod]  # by UID
     gangs: Mapping[GangKey, Collection[str]]
     namespaces: Mapping[str, Collection[str]]
+    users: Mapping[str, Collection[str]]
     pods_current_ms: int
     nodes: Mapping[str, KnownNode]
     card_host: CardHost | None
     existing_namespaces: Mapping[str, str]
     metered: MeteredNamespaces
-    claim_pods: Mapping[str, ClaimPod]
-    claim_gangs: Mapping[GangKey, Collection[str]]
     allocated: Mapping[str, DeviceClaim]
     claim_names: Mapping[tuple[str, str], str]
     devices: PublishedDevices
     rules: Mapping[str, DriverRule]
     classes: KnownClasses
+
+    def user(self, uid: str) -> LedgerPod | None:
+        """As `claim_user`."""
+        return claim_user(self.pods, uid)
 
     def cards(self, node: str) -> tuple[Card, ...]:
         """The node's cards; empty for a node that is not known."""
@@ -84,17 +86,16 @@ class TickView:
 
     def pod(self, uid: str) -> LedgerPod | None:
         """The pod of this UID: with its cards, else as it uses claims."""
-        pod, user = self.cluster.pods.get(uid), self.cluster.claim_pods.get(uid)
-        return pod if pod is not None or user is None else user.pod
+        return charged_pod(self.cluster.pods, uid) or self.cluster.user(uid)
 
     def pods(self) -> Pods:
         """All that hold cards, wait for them, or use claims on GPUs."""
-        users = (uid for uid in self.claim_users if uid not in self.cluster.pods)
-        return (*self.cluster.pods.values(), *self._pods_of(users))
+        users = (uid for uid in self.claim_users if not charged_pod(self.cluster.pods, uid))
+        return (*charged_pods(self.cluster.pods), *self._pods_of(users))
 
     def is_known(self, uid: str) -> bool:
         """Whether the settler has a pod of this UID, or a session."""
-        return uid in self.cluster.pods or self.session(uid) is not None
+        return charged_pod(self.cluster.pods, uid) is not None or self.session(uid) is not None
 
     def charged(self, uid: str) -> tuple[LedgerPod, int] | None:
         """The pod of this UID and its rate, with that of its claims; None: nothing is charged for it."""
@@ -136,16 +137,17 @@ class TickView:
         key, cluster = pod.gang_key, self.cluster
         if key is None:
             return ()
-        uids = {*cluster.gangs.get(key, ()), *cluster.claim_gangs.get(key, ())}
-        return tuple(mate for mate in self._pods_of(sorted(uids)) if mate.gang_key == key and mate.is_charged)
+        uids = sorted(cluster.gangs.get(key, ()))
+        return tuple(mate for mate in self._pods_of(uids) if mate.gang_key == key and mate.is_charged)
 
     def units(self, left: Collection[str] = frozenset()) -> LeavingUnits:
         """Which pods leave together, for one look. ``left``: as in `LeavingUnits`."""
         return LeavingUnits(self.together, self.mates, left)
 
-    def waiting(self) -> tuple[ClaimPod, ...]:
+    def waiting(self) -> tuple[LedgerPod, ...]:
         """The pods that wait for the device of their claim."""
-        return tuple(user for user in self.cluster.claim_pods.values() if user.waits is not None)
+        found = (self.cluster.user(uid) for uids in self.cluster.users.values() for uid in uids)
+        return tuple(pod for pod in found if pod is not None and pod.uses.waits is not None)
 
     def held_claims(self) -> tuple[HeldClaim, ...]:
         """The claims that hold devices for pods alone."""
@@ -166,7 +168,7 @@ class TickView:
         classes = self.cluster.classes
         said = classes.said or ((0, classes.settings),)
         known = ClassKnowledge(classes.classes, lambda at_ms: self.history.settings(at_ms).drivers, said)
-        return excesses(self.cluster.allocated.values(), self.cluster.claim_pods.get, known, now_ms)
+        return excesses(self.cluster.allocated.values(), self.cluster.user, known, now_ms)
 
     def published_device(self, device: DeviceKey) -> PublishedDevice | None:
         """A device as its driver publishes it; None: it does not."""
@@ -181,23 +183,22 @@ class TickView:
 
 def cluster_view(cluster: ClusterState) -> ClusterView:
     """As it is now. It costs what has changed since the last view."""
-    claims, known = cluster.claims, cluster.pods.without_request.known_classes
+    claims, known = cluster.claims, cluster.pods.claim_requests.known_classes
     return ClusterView(
         pods=cluster.pods.frozen(),
         gangs=cluster.pods.gangs.frozen(),
         namespaces=cluster.pods.namespaces.frozen(),
+        users=cluster.pods.users.frozen(),
         pods_current_ms=cluster.pods.current_ms,
         nodes=cluster.nodes.frozen(),
         card_host=cluster.nodes.card_host(),
         existing_namespaces=cluster.existing_namespaces.frozen(),
         metered=cluster.pods.metered,
-        claim_pods=claims.users.frozen(),
-        claim_gangs=claims.gangs.frozen(),
         allocated=claims.allocated.frozen(),
         claim_names=claims.names.frozen(),
         devices=claims.pools.frozen(),
         rules=claims.rules,
-        classes=replace(known, classes=cluster.pods.without_request.classes.frozen()),
+        classes=replace(known, classes=cluster.pods.claim_requests.classes.frozen()),
     )
 
 

@@ -1,9 +1,9 @@
-"""The pods that admission held because it did not know what their claims ask for, until that is known."""
+"""What the claims of pods ask for, as far as it is known."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
@@ -69,10 +69,9 @@ class KnownClasses:
 
 
 @dataclass(slots=True)
-class PodsWithoutRequest:
-    """Judges each by the objects that are known, in the settler's thread."""
+class ClaimRequests:
+    """Classes, claims and templates, by which pods are judged whose charge is unknown."""
 
-    pods: dict[str, UnjudgedPod] = field(default_factory=dict)  # by UID, also once they are judged
     changed: set[str] = field(default_factory=set)  # UIDs of pods that are to be told why they wait
     classes: Table[str, DeviceClass] = field(default_factory=Table)
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
@@ -116,17 +115,13 @@ class PodsWithoutRequest:
         self.all_due |= found != self.drivers
         self.drivers = found
 
-    def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
-        """Those to look at again. ``judged``: UIDs of pods that are judged already."""
+    def take_due(self, unknown: Iterable[LedgerPod]) -> list[LedgerPod]:
+        """Those to look at again. ``unknown``: all whose charge is."""
         if not (self.due or self.all_due):
             return []
         due, every = self.due, self.all_due
         self.due, self.all_due = set(), False
-        return [
-            each
-            for uid, each in self.pods.items()
-            if uid not in judged and (every or each.pod.namespace in due)
-        ]
+        return [pod for pod in unknown if every or pod.namespace in due]
 
     @property
     def known(self) -> KnownClaims:
@@ -140,25 +135,25 @@ class PodsWithoutRequest:
             drivers=lambda: self.drivers,
         )
 
-    def asked(self, each: UnjudgedPod) -> PodClaims:
+    def asked(self, pod: LedgerPod) -> PodClaims:
         """What the pod asks for, as far as it is known."""
-        asked = self.known.asked_by(each.part, each.pod.namespace, containers(each.part))
-        return asked or PodClaims()
+        part = pod.uses.part or {}
+        return self.known.asked_by(part, pod.namespace, containers(part)) or PodClaims()
 
-    def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
+    def reasons(self, pod: LedgerPod) -> tuple[str, ...]:
         """Why the pod is not judged: what is not there, or not decided; or why it is never released."""
-        asked = self.asked(each)
+        asked = self.asked(pod)
         undecided = (one.sentence() for one in asked.violations if one.rule == "device-claim")
-        both = (_BOTH.format(asked.devices),) if each.has_cards and asked.devices else ()
+        both = (_BOTH.format(asked.devices),) if pod.has_cards and asked.devices else ()
         return (*both, *(f"{name} is not there" for name in asked.missing), *undecided)
 
-    def judged(self, each: UnjudgedPod, before: LedgerPod | None) -> LedgerPod | None:
+    def judged(self, pod: LedgerPod, before: LedgerPod | None) -> LedgerPod | None:
         """The pod, once it is known what it asks for. What was known once stays so: a claim's spec does not
         change, and a template may be gone by now."""
         if before is not None and before.late_devices is not None:
-            return each.judged(before.late_devices)
-        asked = self.asked(each)
+            return pod.judged(before.late_devices)
+        asked = self.asked(pod)
         is_undecided = any(violation.rule == "device-claim" for violation in asked.violations)
-        if asked.missing or is_undecided or (each.has_cards and asked.devices):
+        if asked.missing or is_undecided or (pod.has_cards and asked.devices):
             return None
-        return each.judged(asked.devices)
+        return pod.judged(asked.devices)
