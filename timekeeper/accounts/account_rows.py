@@ -150,11 +150,16 @@ def changed_accounts(
     }
     units = {subject: _unit(history, subject, now_ms) for subject in pending}
     at_once = {
-        units[each] for each in pending if each in moved or _is_moved(written.get(each), pending[each])
+        units[subject]
+        for subject, statement in pending.items()
+        if subject in moved
+        or (before := written.get(subject)) is None
+        or _by_events(before) != _by_events(statement)
     }
-    at_once |= {
-        unit for unit in set(units.values()) - at_once if _is_due(moments.get(unit, 0), since_ms, now_ms)
-    }
+    for unit in set(units.values()) - at_once:
+        own_ms = moments.get(unit, 0)
+        if (now_ms - own_ms) // EVERY_MS != (since_ms - own_ms) // EVERY_MS:
+            at_once.add(unit)
     now = {subject: statement for subject, statement in pending.items() if units[subject] in at_once}
     gone = written.keys() - made.namespaces.keys() - made.groups.keys() - {DEFAULTS}
     return AccountChanges(now, gone, pending.keys() - now.keys())
@@ -170,15 +175,6 @@ def _unit(history: History, subject: str, now_ms: int) -> str:
     """The group of a namespace that is in one; else itself."""
     group = "" if is_group(subject) or subject == DEFAULTS else history.group(subject, now_ms)
     return GROUP + group if group else subject
-
-
-def _is_due(own_ms: int, since_ms: int, now_ms: int) -> bool:
-    """Whether the moment at which it is written lies between these two."""
-    return (now_ms - own_ms) // EVERY_MS != (since_ms - own_ms) // EVERY_MS
-
-
-def _is_moved(before: Statement | None, now: Statement) -> bool:
-    return before is None or _by_events(before) != _by_events(now)
 
 
 def _by_events(statement: Statement) -> tuple[object, ...]:

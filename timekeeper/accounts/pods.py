@@ -360,8 +360,10 @@ def _where(raw: Json) -> tuple[str, str, str]:
 
 def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:
     metadata, annotations, spec = mapping(raw.get("metadata")), annotations_of(raw), mapping(raw.get("spec"))
-    held = _held(annotations.get(names.HELD))
-    gang = held_gang(raw) if held else None
+    recorded_hold = annotations.get(names.HELD)
+    held: HeldFor = "budget" if recorded_hold == "budget" else "turn" if recorded_hold == "turn" else ""
+    gang, priority = held_gang(raw) if held else None, spec.get("priority")
+    gates = [mapping(each).get("name") for each in sequence(spec.get("schedulingGates"))]
     created_ms, says = hold.millis(metadata.get("creationTimestamp")) or 0, hold.pod_hold(raw)
     if where[0].startswith(STATIC):  # what its kubelet says of the time before its mirror is no evidence
         says = replace(says, bound_ms=created_ms)
@@ -378,13 +380,13 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         started_ms=hold.started_ms(raw, request),
         hold=says,
         others_ended=_others_ended(raw),
-        labels=_labels(metadata),
+        labels=json.dumps(own_labels(metadata), separators=(",", ":")),
         reserved=read_reservation(raw),
         let_go_ms=withdrawn_ms(raw),
         held=held,
-        is_gated=_is_gated(spec),
+        is_gated=names.BUDGET_GATE in gates,
         is_untried=_is_untried(raw, spec),
-        priority=_priority(spec),
+        priority=priority if isinstance(priority, int) else 0,
         scheduler=intern(str(spec.get("schedulerName") or "")),
         evict_after_ms=hold.millis(annotations.get(names.EVICT_AFTER)),
         delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
@@ -395,7 +397,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         gang=gang,
         is_saved_up=written.endswith(names.OVER_AT_BINDING),
         membership=NO_MEMBER if gang is None else _membership(raw),
-        has_other_gate=_has_other_gate(spec),
+        has_other_gate=any(gate not in names.GATES for gate in gates),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
     )
 
@@ -405,25 +407,11 @@ def _membership(raw: Json) -> Membership:
     return Membership(has_started(raw), has_ended_well, needs_said(raw), leaves_for_another(raw))
 
 
-def _held(recorded: object) -> HeldFor:
-    return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
-
-
 def _declared_ms(recorded: object) -> int:
     """0 for anything but a number of seconds that the API server allows."""
     text = str(recorded)
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_SECONDS))
     return 1000 * min(int(text), _MAX_SECONDS) if is_number else 0
-
-
-def _is_gated(spec: Json) -> bool:
-    gates = sequence(spec.get("schedulingGates"))
-    return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
-
-
-def _has_other_gate(spec: Json) -> bool:
-    gates = sequence(spec.get("schedulingGates"))
-    return any(mapping(each).get("name") not in names.GATES for each in gates)
 
 
 def _is_untried(raw: Json, spec: Json) -> bool:
@@ -433,11 +421,6 @@ def _is_untried(raw: Json, spec: Json) -> bool:
     conditions = map(mapping, sequence(mapping(raw.get("status")).get("conditions")))
     found = [each.get("reason") for each in conditions if each.get("type") == "PodScheduled"]
     return not found or found == ["SchedulingGated"]
-
-
-def _priority(spec: Json) -> int:
-    value = spec.get("priority")
-    return value if isinstance(value, int) else 0
 
 
 @lru_cache(maxsize=10_000)
@@ -473,10 +456,6 @@ def _ended_for_good(container: Json, pods_policy: object, end: object, is_leavin
         return False
     policy = container.get("restartPolicy") or pods_policy
     return policy == "Never" or (policy == "OnFailure" and end.get("exitCode") == 0)
-
-
-def _labels(metadata: Json) -> str:
-    return json.dumps(own_labels(metadata), separators=(",", ":"))
 
 
 _MAX_SECONDS = 2**31 - 1  # of activeDeadlineSeconds

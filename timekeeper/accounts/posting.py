@@ -83,9 +83,13 @@ def still_to_post(
 
 def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Iterator[_Difference]:
     """The difference between due and posted, in runs of equal rate."""
+    bounds = {bound for each in posted for bound in (each.from_ms, each.to_ms)}
+    if due.length_ms:
+        bounds |= {due.start_ms, due.end_ms}
     horizon = max((each.to_ms for each in posted), default=0)
     run: _Difference | None = None
-    for part in _segments(posted, due):
+    for start_ms, end_ms in pairwise(sorted(bounds)):  # between two bounds nothing changes
+        part = Interval(start_ms, end_ms)
         rate = (rate_milli if part.within(due).length_ms else 0) - sum(
             each.rate_milli for each in posted if part.within(each.interval).length_ms
         )
@@ -98,14 +102,6 @@ def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Ite
         run = _Difference(part, rate, kind)
     if run and run.rate_milli:
         yield run
-
-
-def _segments(posted: tuple[Posting, ...], due: Interval) -> Iterator[Interval]:
-    """The time between the first and the last bound, cut at every bound: nothing changes within a segment."""
-    bounds = {bound for each in posted for bound in (each.from_ms, each.to_ms)}
-    if due.length_ms:
-        bounds |= {due.start_ms, due.end_ms}
-    return (Interval(start, end) for start, end in pairwise(sorted(bounds)))
 
 
 @dataclass(frozen=True, slots=True)

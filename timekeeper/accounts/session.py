@@ -156,7 +156,12 @@ def open_session(
     earliest.
     """
     placement = _placement(pod, node.cards, settings.scheduler_name)
-    rating = rated(_demand(pod, placement), node, settings)
+    bound_ms = now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms
+    if isinstance(placement, str):
+        asked = Demand(request=without_constraints(pod.request), doubt=pod.doubt or placement)
+    else:
+        asked = Demand(request=pod.request, uses=amounts_by_card(pod.request, placement))
+    rating = rated(asked, node, settings)
     session = Session(
         uid=pod.uid,
         owner_uid=pod.uid,
@@ -168,7 +173,7 @@ def open_session(
         devices="" if isinstance(placement, str) else encode_placement(placement),
         rate_milli=rating.rate_milli,
         admitted_in_budget=admitted_in_budget(pod.standing, settings),
-        bound_ms=_bound_ms(pod, now_ms, since_ms),
+        bound_ms=max(bound_ms, since_ms) if pod.is_metered else bound_ms,
         opened_ms=now_ms,
         labels=pod.labels,
         requested_milli=rating.requested.share_milli,
@@ -193,11 +198,6 @@ def within(session: Session, most_milli: int) -> Session:
     return replace(
         session, rate_milli=part(session.rate_milli), requested_milli=most_milli, requested_mib=mib
     )
-
-
-def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
-    bound_ms = now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms
-    return max(bound_ms, since_ms) if pod.is_metered else bound_ms
 
 
 def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:
@@ -258,12 +258,6 @@ def vanish(session: Session, gone: Vanished, known: Evidence) -> Session:
 def last_evidence_ms(known: Evidence) -> int:
     """The latest moment with any evidence of the session."""
     return max(known.bound_ms, known.started_ms or 0, known.beat_ms or 0, known.watermark_ms or 0)
-
-
-def _demand(pod: LedgerPod, placement: Placement | str) -> Demand:
-    if isinstance(placement, str):
-        return Demand(request=without_constraints(pod.request), doubt=pod.doubt or placement)
-    return Demand(request=pod.request, uses=amounts_by_card(pod.request, placement))
 
 
 def _placement(pod: LedgerPod, cards: Sequence[Card], scheduler: str) -> Placement | str:

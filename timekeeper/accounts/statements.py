@@ -247,7 +247,8 @@ class _StatementMaker:
         """For a group: the rates of its present members, without pods that have no node."""
         if not is_group(subject):
             return self.sums.rates(subject)
-        each = [self.sums.rates(name) for name, at in self._members_of(subject) if self._is_now(at)]
+        members = [name for name, at in self._members_of(subject) if at.start_ms <= self.now_ms < at.end_ms]
+        each = [self.sums.rates(name) for name in members]
         return Rates(sum(rates.reserving_milli for rates in each), sum(rates.running_milli for rates in each))
 
     def _changed_since(self, subject: str) -> int | None:
@@ -259,9 +260,6 @@ class _StatementMaker:
 
     def _members_of(self, subject: str) -> list[tuple[str, Interval]]:
         return self.members.get(subject.removeprefix(GROUP), [])
-
-    def _is_now(self, interval: Interval) -> bool:
-        return interval.start_ms <= self.now_ms < interval.end_ms
 
 
 def _members(history: History, spenders: Iterable[str]) -> Members:

@@ -69,7 +69,13 @@ def rows_of(changes: Changes) -> list[Written]:
         (_WATERMARKS, [{"name": name, "watermark_ms": at} for name, at in changes.watermarks.items()]),
         (_LEASELESS, [{"b_name": name, "b_leaseless": not had} for name, had in changes.leases.items()]),
         (_GONE, [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]),
-        (POSTINGS, [_posting_row(each) for each in postings]),
+        (
+            POSTINGS,
+            [
+                {**{name: getattr(each, name) for name in _POSTING}, "amount": each.amount}
+                for each in postings
+            ],
+        ),
         (GRANTS, [grant_row(each) for each in changes.grants]),
     ]
     if changes.errors is not None:
@@ -149,10 +155,6 @@ def _held(changes: Changes) -> Iterator[Written]:
     rows = [{name: getattr(each, name) for name in _HELD} for each in changes.held]
     yield _RELEASED, [{"b_uid": uid} for uid in (*changes.released, *(each["uid"] for each in rows))]
     yield HELD_PODS, rows
-
-
-def _posting_row(posting: Posting) -> dict[str, Any]:
-    return {**{name: getattr(posting, name) for name in _POSTING}, "amount": posting.amount}
 
 
 def _replaced(table: Table, rows: list[dict[str, Any]]) -> tuple[Written, Written]:

@@ -100,7 +100,7 @@ def pod_hold(pod: Json) -> PodHold:
     """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     is_terminal = status.get("phase") in TERMINAL
-    over = is_terminal and not any(map(_is_running, _all_statuses(status)))
+    over = is_terminal and not any("running" in mapping(each.get("state")) for each in _all_statuses(status))
     reported_ms = _phase_written_ms(metadata) if over else None
     finishes = _proved_finishes(status) if over else ()
     bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
@@ -354,10 +354,6 @@ def _witnessed_ms(status: Json) -> int:
                 if field in run:
                     latest_ms = max(latest_ms, millis(run[field]) or 0)
     return latest_ms
-
-
-def _is_running(container_status: Json) -> bool:
-    return "running" in mapping(container_status.get("state"))
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -129,7 +129,10 @@ class _PodTick(TickFacts):
                 return
             pod = rest
             opened = self._opened(pod)
-            if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
+            # whether its rate would differ if its node arrived, or arrived with other cards
+            by_spec = pod.is_charged_by_spec(self.settings.scheduler_name)
+            may_come = opened.doubt and (pod.devices or (by_spec and pod.node not in self.cluster.nodes))
+            if may_come and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.bind(self._after_former(opened, pod), pod)
@@ -215,11 +218,6 @@ class _PodTick(TickFacts):
             if session and session.is_static and session.node == pod.node and not session.is_over
         )
         return max(0, self.cluster.nodes.most_milli(pod.node) - held)
-
-    def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
-        """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
-        by_spec = pod.is_charged_by_spec(self.settings.scheduler_name)
-        return bool(opened.doubt and (pod.devices or (by_spec and pod.node not in self.cluster.nodes)))
 
     def apply_sights(self) -> None:
         """Pods on nodes of which something else is known now, such as another boot."""

@@ -71,15 +71,11 @@ def _stale(cache: StatementCache, invalid: Invalidation, inputs: StatementInputs
     stale |= invalid.namespaces | invalid.keys
     if cache.names != inputs.names:
         stale.update(set(inputs.names).difference(cache.names))
-    groups = {group for name in stale for group in _groups(inputs.history, name)}
+    groups = {name.removeprefix(GROUP) for name in stale if is_group(name)}
+    groups |= {group for name in stale if not is_group(name) for group in inputs.history.groups_of(name)}
     for group in groups:
         stale |= cache.members.get(group, frozenset())
     return stale
-
-
-def _groups(history: History, subject: str) -> Set[str]:
-    """The groups whose accounts the subject's totals count in."""
-    return {subject.removeprefix(GROUP)} if is_group(subject) else history.groups_of(subject)
 
 
 def _all(inputs: StatementInputs) -> tuple[StatementCache, tuple[Grant, ...]]:
