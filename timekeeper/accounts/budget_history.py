@@ -339,7 +339,7 @@ class History:
         """When the namespace was in which group, in order; the last one continues."""
         if namespace not in self._memberships:
             runs = _runs([*self._moments(namespace), FOREVER_MS], lambda at: self.group(namespace, at))
-            self._memberships[namespace] = tuple(each for each in runs if each[1])
+            self._memberships[namespace] = tuple(run for run in runs if run[1])
         return self._memberships[namespace]
 
     def groups_of(self, namespace: str) -> frozenset[str]:
@@ -420,7 +420,7 @@ class History:
         """When anything that affects the subject may have changed, in order."""
         keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS, LABEL + subject)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
-        return sorted({at for each in dated for at in each})
+        return sorted({at for moments in dated for at in moments})
 
     def _price_days(self, namespace: str) -> frozenset[int]:
         """When later prices of the namespace's entries may begin, in each time zone that was ever set."""

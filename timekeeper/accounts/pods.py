@@ -363,7 +363,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
     recorded_hold = annotations.get(names.HELD)
     held: HeldFor = "budget" if recorded_hold == "budget" else "turn" if recorded_hold == "turn" else ""
     gang, priority = held_gang(raw) if held else None, spec.get("priority")
-    gates = [mapping(each).get("name") for each in sequence(spec.get("schedulingGates"))]
+    gates = [mapping(gate).get("name") for gate in sequence(spec.get("schedulingGates"))]
     created_ms, says = hold.millis(metadata.get("creationTimestamp")) or 0, hold.pod_hold(raw)
     if where[0].startswith(STATIC):  # what its kubelet says of the time before its mirror is no evidence
         says = replace(says, bound_ms=created_ms)

@@ -83,7 +83,7 @@ def still_to_post(
 
 def _missing(rate_milli: int, posted: tuple[Posting, ...], due: Interval) -> Iterator[_Difference]:
     """The difference between due and posted, in runs of equal rate."""
-    bounds = {bound for each in posted for bound in (each.from_ms, each.to_ms)}
+    bounds = {bound for posting in posted for bound in (posting.from_ms, posting.to_ms)}
     if due.length_ms:
         bounds |= {due.start_ms, due.end_ms}
     horizon = max((each.to_ms for each in posted), default=0)

@@ -185,10 +185,10 @@ def price_intervals(
         if not group or group in history.groups_of(namespace):
             alike.setdefault(history.billing_terms(namespace, span), []).append(namespace)
     for names in map(tuple, alike.values()):
-        for each in history.billing_intervals(names[0], span):
-            start_ms, end_ms = each.interval.start_ms, each.interval.end_ms
-            if group in ("", each.group):
-                yield PriceInterval(names, start_ms, end_ms, each.group, each.price, each.currency)
+        for terms in history.billing_intervals(names[0], span):
+            start_ms, end_ms = terms.interval.start_ms, terms.interval.end_ms
+            if group in ("", terms.group):
+                yield PriceInterval(names, start_ms, end_ms, terms.group, terms.price, terms.currency)
 
 
 def gpu_hours(amount: int) -> str:

@@ -262,7 +262,7 @@ def _with_parts(
         charged = _of_pod(charged, asked, month, history.settings(asked.created_ms).time_zone)
         of = charged[0][1].of
         asked = replace(asked, pod=of["pod"], uid=pod_of(of["uid"]))
-        added = [each for each in added if pod_of(each[1].of.get("uid", "")) == asked.uid]
+        added = [row for row in added if pod_of(row[1].of.get("uid", "")) == asked.uid]
         left, whose = _billed([*charged, *added]), f"pod {asked.pod} of {namespace}"
     left = Counter({key: max(0, min(amount, billed[key])) for key, amount in left.items()})
     if left.total() + asked.amount < 0:

@@ -57,7 +57,7 @@ def check_node(client: Client, kubectl: Kubectl, node: str) -> None:
         raise CommandError(
             f"the map has no card of node {node}: no inventory describes one, or none was reported yet"
         )
-    near = _near(node, (each["name"] for each in client.whole("/v1/cluster", "nodes")["nodes"]))
+    near = _near(node, (known["name"] for known in client.whole("/v1/cluster", "nodes")["nodes"]))
     raise CommandError(f"there is no node {node} on the map{near}")
 
 

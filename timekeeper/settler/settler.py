@@ -443,7 +443,7 @@ class Settler:
 
     def _unseen(self, found: Iterable[ReportedBinding]) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
-        pods = (pod_of(each) for each in found if not charged_pod(self.cluster.pods, each.uid))
+        pods = (pod_of(end) for end in found if not charged_pod(self.cluster.pods, end.uid))
         metered = self.cluster.pods.metered
         views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
         return tuple(each for each in views if each is not None)

@@ -126,7 +126,7 @@ def _first_limits(
     cluster: ClusterState, ledger: LedgerState, decision: TickDecision, read: EntryChanges
 ) -> Iterator[BudgetNotice]:
     """Of entries that limit a namespace or group for the first time, after part of the period was used."""
-    homes = {key: each for each in cluster.config_maps.values() for key, _ in each.data}
+    homes = {key: config_map for config_map in cluster.config_maps.values() for key, _ in config_map.data}
     made = decision.statement_cache.statements
     for key, at_ms in ((entry.key, entry.from_ms) for entry in read.entries if entry.key in homes):
         statement = made.groups.get(key) or made.namespaces.get(key)
@@ -251,7 +251,7 @@ def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Chang
         return
     shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted
     for uid in changes.released:
-        if not any(uid in each for each in shown) and claim_user(cluster.pods, uid) is None:
+        if not any(uid in uids for uids in shown) and claim_user(cluster.pods, uid) is None:
             notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
 
 

@@ -50,9 +50,9 @@ def hash_of(connection: Connection, span: Interval, now_ms: int) -> Callable[[],
         prices = digest(
             line(*row)
             for row in sorted(
-                (name, each.from_ms, each.to_ms, each.group, each.price, each.currency)
-                for each in price_intervals(history, sums.namespaces, span)
-                for name in each.namespaces
+                (name, terms.from_ms, terms.to_ms, terms.group, terms.price, terms.currency)
+                for terms in price_intervals(history, sums.namespaces, span)
+                for name in terms.namespaces
             )
         )
         return MonthHash(sums.sessions, sums.amount, len(granted), charges, digest(granted), prices)
@@ -232,7 +232,11 @@ def correction(connection: Connection, key: str) -> ChargeCorrection | None:
 
 def correct(connection: Connection, asked: ChargeCorrection) -> ChargeCorrection:
     """Write the correction; its key has none yet."""
-    row = {each.name: getattr(asked, each.name) for each in CHARGE_CORRECTIONS.c if each.name not in _READ}
+    row = {
+        column.name: getattr(asked, column.name)
+        for column in CHARGE_CORRECTIONS.c
+        if column.name not in _READ
+    }
     parts = orjson.dumps([(part.amount, part.from_ms, part.to_ms, part.of) for part in asked.parts])
     row |= {"uid": asked.uid or None, "parts": parts.decode() if asked.parts else None}
     connection.execute(insert(CHARGE_CORRECTIONS), row)
@@ -275,13 +279,13 @@ def in_common(connection: Connection, uids: Iterable[str]) -> dict[str, str]:
             derived = {"workload": workload(dialect, its)} | {
                 name: claimed(dialect, its, name) for name in CLAIMED
             }
-            columns = (its[each] if each in its else derived[each] for each in names)
+            columns = (its[name] if name in its else derived[name] for name in names)
             found = connection.execute(select(*columns).where(uid.in_(some)).distinct())
             rows += (dict(zip(names, row, strict=True)) for row in found)
     first = rows[0] if rows else {}
     same = {name: value for name, value in first.items() if all(row[name] == value for row in rows)}
     labels = [orjson.loads(row["labels"]).items() for row in rows] or [{}.items()]
-    common = {key: text for key, text in labels[0] if all((key, text) in each for each in labels)}
+    common = {key: text for key, text in labels[0] if all((key, text) in pairs for pairs in labels)}
     return same | {"labels": orjson.dumps(common).decode()}
 
 

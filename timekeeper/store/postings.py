@@ -72,8 +72,8 @@ def rows_of(changes: Changes) -> list[Written]:
         (
             POSTINGS,
             [
-                {**{name: getattr(each, name) for name in _POSTING}, "amount": each.amount}
-                for each in postings
+                {**{name: getattr(posting, name) for name in _POSTING}, "amount": posting.amount}
+                for posting in postings
             ],
         ),
         (GRANTS, [grant_row(each) for each in changes.grants]),

@@ -8,7 +8,7 @@ from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lea
 PAIRS, MINUTES = 250, 50
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Pair:
     """Two pods with one life, of which the one named ``with-`` has a sidecar. Both end, mostly by a kill,
     ``bound`` and ``ended`` milliseconds after the beginning; the kubelet's word of it comes ``told`` after
@@ -46,7 +46,15 @@ def some(rng: random.Random, number: int) -> Pair:
     ended = bound + rng.randrange(1, 20 * 60) * SECOND
     told = ended + rng.choice((0, 5 * SECOND, 2 * MINUTE, 9 * MINUTE))
     phase = rng.choice(("Failed", "Failed", "Succeeded"))
-    return Pair(number, rng.randrange(1, 100), bound, ended, told, phase, rng.random() < 0.5)
+    return Pair(
+        number=number,
+        percent=rng.randrange(1, 100),
+        bound=bound,
+        ended=ended,
+        told=told,
+        phase=phase,
+        is_deleted=rng.random() < 0.5,
+    )
 
 
 def test_500_pods_cost_the_same_with_and_without_a_sidecar_through_kills(town: Town) -> None:

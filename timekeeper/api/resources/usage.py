@@ -269,7 +269,7 @@ def _beside(call: Call, zone: str, months: Months, is_focus: bool) -> tuple[Inte
             raise bad("beside", f"it cannot be combined with {name}")
     if given and is_focus:
         raise bad("beside", "FOCUS rows have one time range")
-    found = tuple(_range(zone, months, *each) for each in given)
+    found = tuple(_range(zone, months, *bounds) for bounds in given)
     if not all(each.length_ms for each in found):
         raise bad("beside", "the end of a time range must be after its start")
     return found
@@ -346,7 +346,7 @@ def _sheet(
         return report_formats.as_json(head, rows, lambda: {"next": follows})
     added = report_formats.RunningTotal(lines)
     nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)
-    once = {each.correction.number: each.correction for each in corrections}
+    once = {priced.correction.number: priced.correction for priced in corrections}
     corrected_amounts = [correction_answer(once[number]) for number in sorted(once)]
     return report_formats.as_json(
         head,

@@ -155,7 +155,7 @@ def _month_sentences(answer: Json, _now_ms: int) -> Iterator[str]:
             few = answer["waitsFor"] == 1
             sessions = "1 session that is" if few else f"{answer['waitsFor']} sessions that are"
             yield f"It waits for {sessions} not settled, with the last evidence in the month."
-            yield from (f"For {each}, once nothing of it runs." for each in answer["awaited"])
+            yield from (f"For {awaited}, once nothing of it runs." for awaited in answer["awaited"])
         case "ended":
             yield "It has ended; the settler closes it an hour after its end at the earliest."
     if answer["closed"] is None:

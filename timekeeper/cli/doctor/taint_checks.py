@@ -79,11 +79,11 @@ def queued_cards(facts: Facts) -> Iterator[CheckResult]:
         name, namespace = workload["metadata"]["name"], str(workload["metadata"].get("namespace", ""))
         template = mapping(mapping(workload.get("spec")).get("template"))
         listed = sequence(mapping(template.get("spec")).get("containers"))
-        limits = (mapping(mapping(mapping(each).get("resources")).get("limits")) for each in listed)
+        limits = (mapping(mapping(mapping(container).get("resources")).get("limits")) for container in listed)
         is_queued = any(
-            counted_by_kueue({"metadata": mapping(each.get("metadata"))}) for each in (workload, template)
+            counted_by_kueue({"metadata": mapping(owner.get("metadata"))}) for owner in (workload, template)
         )
-        if is_queued and any(USUAL in each for each in limits) and gives(namespace):
+        if is_queued and any(USUAL in limit for limit in limits) and gives(namespace):
             stuck.append(f"{workload['kind']} {name} in {namespace}")
     if stuck:
         sentence = f"Kueue counts {USUAL}, so pods of {some_of(stuck)} keep it, and no node advertises it"

@@ -100,7 +100,9 @@ def pod_hold(pod: Json) -> PodHold:
     """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     is_terminal = status.get("phase") in TERMINAL
-    over = is_terminal and not any("running" in mapping(each.get("state")) for each in _all_statuses(status))
+    over = is_terminal and not any(
+        "running" in mapping(state.get("state")) for state in _all_statuses(status)
+    )
     reported_ms = _phase_written_ms(metadata) if over else None
     finishes = _proved_finishes(status) if over else ()
     bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))

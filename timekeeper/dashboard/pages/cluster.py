@@ -59,7 +59,7 @@ def node(visit: Visit, node: str) -> PageContent:
     )
     rows, _, before, more = visit.page_of(charges, _NODE_ROWS)
     values = {"its": {**answer, **times}, "rows": rows, "before": before, "more": more}
-    return PageContent("node.html", {**values, "total": sum(each["amount"] for each in charges)})
+    return PageContent("node.html", {**values, "total": sum(charge["amount"] for charge in charges)})
 
 
 def _ms(written: str | None) -> int | None:

@@ -169,7 +169,7 @@ def costs(visit: Visit) -> PageContent:
     this = reports.of_month(month)
     seen_ms = _seen_ms(visit) if this.has(visit.now_ms) and group not in _ALONE else 0
     rows, total = _compared(visit, group, month, reports, seen_ms)
-    is_cut = any(each.rows >= MAX_ROWS for each in reports.found.values()) and group != "day"
+    is_cut = any(report.rows >= MAX_ROWS for report in reports.found.values()) and group != "day"
     if is_cut:  # the groups are few
         total = _compared(visit, group, month, _reports(visit, "group", month), seen_ms)[1]
     shown, first, earlier, later = visit.page_of(rows, _ROWS)
@@ -214,7 +214,9 @@ def _compared(
 
     def row(bill: Bill) -> Comparison:
         is_compared = not bill.cells.get(_CORRECTION)
-        return compared(bill, *(each.of(bill.key) if is_compared else Bill() for each in (before, week, net)))
+        return compared(
+            bill, *(other.of(bill.key) if is_compared else Bill() for other in (before, week, net))
+        )
 
     charged = {bill.key for bill in this.bills.values() if not bill.cells.get(_CORRECTION)}
     gone = (Bill(bill.cells) for key, bill in before.bills.items() if key not in charged)
@@ -293,7 +295,7 @@ def _reports(visit: Visit, group: str, month: str) -> MonthReports:
     if (week := _week(visit)) in paid:  # whose corrections tell no pace
         paid[week] = [raw for raw in paid[week] if not raw.get(_CORRECTION)]
     reports = {at: _report(group, *at, rows) for at, rows in paid.items()}
-    named = {month_name(Interval(*at)): each for at, each in reports.items() if at != week}
+    named = {month_name(Interval(*at)): report for at, report in reports.items() if at != week}
     return MonthReports(reports, named)
 
 

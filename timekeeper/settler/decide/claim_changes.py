@@ -222,7 +222,7 @@ class _ClaimTick(TickFacts):
             if session is None or session.is_over:
                 self.claims.lost.discard(uid)
                 continue
-            known = {each: self._user(each) for each in session.consumers.split()}
+            known = {user: self._user(user) for user in session.consumers.split()}
             ends = {each: 0 if pod is None else self._pod_end_ms(pod) for each, pod in known.items()}
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))

@@ -267,12 +267,12 @@ class ReclaimRound:
         self._note_freed(held, at_ms)
         if is_first or not self._is_adopted:
             return  # it is not known what came free a moment ago
-        several = len({each.namespace for each in waiting}) > 1
+        several = len({heir.namespace for heir in waiting}) > 1
         coming: dict[str, int] = {}  # class -> devices that come free anyway, and are for no heir yet
         rests_ms, looks = max(REST_MS, (len(waiting) // LOOKS + 2) * 1000), 0
         for each in waiting:
-            every = sum(len(one.kept) for one in self._under_way)
-            mine = sum(len(one.kept) for one in self._under_way if one.heir.namespace == each.namespace)
+            every = sum(len(way.kept) for way in self._under_way)
+            mine = sum(len(way.kept) for way in self._under_way if way.heir.namespace == each.namespace)
             if every >= MOST or (several and mine >= MOST // 2):
                 continue
             if each.uid in self._resting or self._is_served(each):
@@ -286,7 +286,7 @@ class ReclaimRound:
     def _is_served(self, heir: LedgerPod) -> bool:
         """Whether a device is on its way to it, or to one of its claims for another that shares it."""
         claims = heir.uses.waits.claims if heir.uses.waits else ()
-        same = (each for each in self._under_way if each.heir.namespace == heir.namespace)
+        same = (way for way in self._under_way if way.heir.namespace == heir.namespace)
         return any(each.heir.uid == heir.uid or not each.claims.isdisjoint(claims) for each in same)
 
     def _is_fruitless(
@@ -295,7 +295,7 @@ class ReclaimRound:
         """Begin for the pod. Whether there are no devices for it now."""
         wanted, at_ms = self._known.wanted(heir), self._context.steady()
         need = Counter(each.device_class for each in wanted)
-        if not need or any(self._history.refuses(heir.namespace, each, at_ms) for each in need):
+        if not need or any(self._history.refuses(heir.namespace, device, at_ms) for device in need):
             return True
         for name in need:
             coming.setdefault(name, self._coming(held, name, standings.now_ms))

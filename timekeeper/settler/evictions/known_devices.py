@@ -135,8 +135,8 @@ class KnownDevices:
             return tuple(WantedDevice(name) for name, number in need.items() for _ in range(number))
         path = f"{_GROUP}/namespaces/{heir.namespace}/resourceclaims"
         found: list[WantedDevice] = []
-        for each in heir.uses.waits.claims if heir.uses.waits else ():
-            raw = self._one(path, each)
+        for claim in heir.uses.waits.claims if heir.uses.waits else ():
+            raw = self._one(path, claim)
             asked = () if raw is None or mapping(raw.get("status")).get("allocation") else wanted_devices(raw)
             if not asked:
                 return ()

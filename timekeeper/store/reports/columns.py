@@ -151,13 +151,15 @@ def claimed(dialect: str, rows: Any, name: str) -> Expression:
 
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
     """The price intervals as a table, for each of their namespaces: two parameters for any number."""
-    numbers = {names: number for number, names in enumerate({each.namespaces: None for each in terms})}
+    numbers = {
+        names: number for number, names in enumerate({interval.namespaces: None for interval in terms})
+    }
     listed = ((number, name) for names, number in numbers.items() for name in names)
     members = json_rows(
         dialect, "members", {"number": BigInteger, "namespace": Text}, literal(json_text(listed))
     )
     columns = {"number": BigInteger, "from_ms": BigInteger, "to_ms": BigInteger, **dict.fromkeys(DATED, Text)}
-    rows = ((numbers[each.namespaces], *attrgetter(*_TERMS)(each)) for each in terms)
+    rows = ((numbers[interval.namespaces], *attrgetter(*_TERMS)(interval)) for interval in terms)
     own = json_rows(dialect, "terms", columns, literal(json_text(rows))).c
     found = select(members.c.namespace, *(own[name] for name in _TERMS))
     return found.where(own.number == members.c.number).cte("dated").prefix_with("MATERIALIZED")

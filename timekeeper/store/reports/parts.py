@@ -141,7 +141,7 @@ class Parts:
             *self._of_namespaces(its.namespace),
             bound_ms < span.end,
         ]  # evidence of later ones is not read
-        own = (each for each in self.asked.columns if each not in (*DATED, *CLAIMED, "workload"))
+        own = (column for column in self.asked.columns if column not in (*DATED, *CLAIMED, "workload"))
         named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
         named |= {*self._read_from}
         columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
@@ -244,8 +244,8 @@ class Parts:
         uid, its, own, old = near.subquery("near").c.session_uid, POSTINGS.c, SESSIONS.c, FOLDED.c
         length = cast(func.sum(its.amount), BigInteger) / func.max(its.rate_milli)
         first, end = (
-            select(each).where(its.session_uid == uid).correlate(uid.table).scalar_subquery()
-            for each in (func.min(its.from_ms), func.min(its.from_ms) + length)
+            select(time).where(its.session_uid == uid).correlate(uid.table).scalar_subquery()
+            for time in (func.min(its.from_ms), func.min(its.from_ms) + length)
         )
         found = {
             "requested_milli": (own.requested_milli, func.min(old.requested_milli)),

@@ -136,7 +136,7 @@ def namespaces(connection: Connection, asked: ReportQuery) -> tuple[str, ...]:
 def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:
     """The namespaces that were in the group at any time of the span."""
     meets = (each for each in intervals if each.from_ms < span.end_ms and each.to_ms > span.start_ms)
-    return tuple(sorted({name for each in meets for name in each.namespaces}))
+    return tuple(sorted({name for interval in meets for name in interval.namespaces}))
 
 
 def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
