@@ -46,13 +46,17 @@ def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", **requests: str) 
 
 
 ALIKE = {"limits": {"cpu": "30m", "memory": "64Mi"}, "requests": {"cpu": "30m", "memory": "64Mi"}}
+OF_MEMORY = {"limits": {"memory": "64Mi"}, "requests": {"memory": "64Mi"}}
 ASKS_LITTLE = plain("little", resources={"requests": {"memory": "1Gi"}})
 RESOURCES: dict[str, tuple[Json, Json]] = {
     "guaranteed": (admitted(guaranteed("main")), ALIKE),
     "guaranteed, with an init container": (admitted(guaranteed("main"), init=[guaranteed("init")]), ALIKE),
     "burstable": (admitted(guaranteed("main", cpu="2", memory="1Gi"), plain()), ALIKE),
-    "burstable by one request": (admitted(half(), ASKS_LITTLE), ALIKE),
-    "burstable by an init container": (admitted(half(), init=[ASKS_LITTLE]), ALIKE),
+    "burstable by one request": (
+        admitted(half(), ASKS_LITTLE),
+        OF_MEMORY,
+    ),  # no cpu: a queue of Kueue need not cover it
+    "burstable by an init container": (admitted(half(), init=[ASKS_LITTLE]), OF_MEMORY),
     "best effort": (admitted(half(), plain()), {}),
     "of a pod with resources as a whole": (
         admitted(half(), resources={"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}),
@@ -102,7 +106,7 @@ NATIVE = {"restartPolicy": "Always"}
         # what a LimitRange limits by default is named, not what it only requests, which may be its minimum
         (admitted(asking(FILLED, **FILLED)), {DISK: "64Mi"}),
         (admitted(asking({DISK: "1Gi"})), {}),
-        (admitted(asking(cpu="1", **FILLED)), BOTH | {DISK: "64Mi"}),
+        (admitted(asking(cpu="1", **FILLED)), CPU | {DISK: "64Mi"}),
         (admitted(half(), plain("web", resources={"limits": FILLED})), {DISK: "64Mi"}),
         (admitted(half(), init=[plain("setup", resources={"limits": FILLED})]), {DISK: "64Mi"}),
         (bounded(asking(**FILLED)), {DISK: "64Mi"}),

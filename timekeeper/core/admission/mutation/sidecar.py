@@ -1,7 +1,7 @@
 """The sidecar and its volumes in a pod's spec: a native sidecar, which is an init container that is restarted
 always.
 
-A pod keeps its quality of service. Where it requests cpu or memory, so does the sidecar, and its requests
+A pod keeps its quality of service. Of cpu and memory the sidecar names what the pod names, and its requests
 equal its limits: a Guaranteed pod stays Guaranteed, a quota finds every amount that it requires, and a
 LimitRange finds the ratio 1. A LimitRange fills its defaults into each container that does not name them, so
 the pod's containers show what the sidecar has to name (`requests_of`). Its maximum of GPUs is such a default
@@ -158,14 +158,13 @@ def requests_of(sidecar: Sidecar, pod: Json) -> tuple[tuple[str, str], ...] | No
     amounts = [mapping(container.get("resources")) for container in others]
     named = [{*mapping(given.get("limits")), *mapping(given.get("requests"))} for given in amounts]
     by_any = set[str]().union(*named)
-    ours = {CPU: sidecar.cpu, MEMORY: sidecar.memory}
+    ours, full = {CPU: sidecar.cpu, MEMORY: sidecar.memory}, set[str]()
     if mapping(spec.get("resources")):
         full = {resource for resource, amount in ours.items() if not _leaves(spec, resource, amount)}
         if any(all(resource in by_one for by_one in named) for resource in full):
             return None
-        ours = {key: amount for key, amount in ours.items() if key in by_any and key not in full}
-    elif by_any.isdisjoint(ours):
-        ours = {}
+    # of memory alone too: Kueue counts each name, and a ClusterQueue need not cover cpu
+    ours = {key: amount for key, amount in ours.items() if key in by_any and key not in full}
     # a limit alone: a LimitRange's minimum is filled in as a request, and may be above our amount
     if _STORAGE in by_any and any(_STORAGE in mapping(given.get("limits")) for given in amounts):
         ours[_STORAGE] = sidecar.ephemeral_storage
