@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
-from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
+from sqlalchemy import BigInteger, Select, and_, func, insert, literal, select, union_all
 
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.session import kind_of
@@ -32,7 +32,7 @@ from timekeeper.store.engine.schema import (
 )
 from timekeeper.store.engine.workloads import workload
 from timekeeper.store.reports.columns import claimed, dated, ordered
-from timekeeper.store.sessions import due, greatest, least
+from timekeeper.store.sessions import greatest, least, open_charges
 
 _AT_ONCE = 1_000  # rows in memory
 _MOST_AWAITED = 100  # sessions that are named
@@ -68,9 +68,9 @@ class _Sums:
         self.namespaces: set[str] = set()
 
     def lines(self, connection: Connection, span: Interval, now_ms: int) -> Iterator[str]:
-        found = connection.execute(
-            _charges(connection.dialect.name, span, now_ms), execution_options={"yield_per": _AT_ONCE}
-        )
+        charges = _charges(connection.dialect.name, span)
+        options = {"yield_per": _AT_ONCE}
+        found = connection.execute(charges, {"now_ms": now_ms}, execution_options=options)
         for uid, namespace, amount in found:
             self.sessions += 1
             self.amount += int(amount)
@@ -78,26 +78,24 @@ class _Sums:
             yield line(uid, namespace, int(amount))
 
 
-def _charges(dialect: str, span: Interval, now_ms: int) -> Select[Any]:
+def _charges(dialect: str, span: Interval) -> Select[Any]:
     """UID, namespace and amount of each session with a charge in the month."""
-    every = _intervals(span, now_ms)
+    every = _intervals(span)
     uid, length = ordered(dialect, every.session_uid), every.to_ms - every.from_ms
     by, amount = (every.session_uid, every.namespace), func.sum(every.rate_milli * length)
     found = select(*by, amount.label("amount")).group_by(*by).having(amount != 0)
     return found.order_by(uid, ordered(dialect, by[1]))
 
 
-def _intervals(span: Interval, now_ms: int, namespace: str = "") -> Any:
-    """Each interval of the month that is charged, or taken back. ``namespace`` "": of all."""
+def _intervals(span: Interval, namespace: str = "") -> Any:
+    """Each interval of the month that is charged, or taken back; of open sessions until parameter ``now_ms``.
+    ``namespace`` "": of all."""
     start, end = literal(span.start_ms, BigInteger), literal(span.end_ms, BigInteger)
     own, parts = SESSIONS.c, []
     is_settled = and_(own.uid == POSTINGS.c.session_uid, own.settled_ms.is_not(None))
     posted = select(POSTINGS, own.name).join(SESSIONS, is_settled).subquery("posted")
-    columns = (own.uid.label("session_uid"), own.namespace, own.name, own.rate_milli)
-    running = due(literal(now_ms), columns, own.rate_milli > 0, own.bound_ms < end)
-    times = running.c.start_ms.label("from_ms"), running.c.end_ms.label("to_ms")
-    owed = select(running, *times).where(running.c.end_ms > running.c.start_ms).subquery("owed")
-    for its in (posted.c, FOLDED.c, owed.c):
+    running = open_charges(("name",), own.rate_milli > 0, own.bound_ms < end).subquery("running")
+    for its in (posted.c, FOLDED.c, running.c):
         times = greatest(its.from_ms, start).label("from_ms"), least(its.to_ms, end).label("to_ms")
         part = select(its.session_uid, its.namespace, its.name, *times, its.rate_milli)
         part = part.where(its.from_ms < end, its.to_ms > start)
@@ -117,13 +115,11 @@ def waits_for(connection: Connection, span: Interval, now_ms: int) -> tuple[int,
     """How many sessions began before the month's end and may still be charged for more or less of it: they
     are not settled, and their last evidence is of the month. Of the first of these to fall silent: who they
     are, and what ends them once nothing of them runs, the removal of their object."""
-    own, end = SESSIONS.c, literal(span.end_ms, BigInteger)
-    columns = (own.uid, own.kind, own.namespace, own.name, own.node)
-    its = due(literal(now_ms), columns, own.bound_ms < end).c
-    is_short = or_(its.end_ms.is_(None), its.end_ms < end, its.start_ms.is_(None))
-    seen_ms = func.coalesce(its.end_ms, its.start_ms, 0)
-    found = select(func.count().over(), seen_ms, its.kind, its.namespace, its.name, its.node).where(is_short)
-    rows = connection.execute(found.order_by(seen_ms, its.uid).limit(_MOST_AWAITED)).all()
+    columns = ("kind", "name", "node")
+    its = open_charges(columns, SESSIONS.c.bound_ms < span.end_ms).subquery("running").c
+    found = select(func.count().over(), its.to_ms, its.kind, its.namespace, its.name, its.node)
+    found = found.where(its.to_ms < span.end_ms).order_by(its.to_ms, its.session_uid).limit(_MOST_AWAITED)
+    rows = connection.execute(found, {"now_ms": now_ms}).all()
     return int(rows[0][0]) if rows else 0, [_awaited(*row[1:]) for row in rows]
 
 
@@ -141,7 +137,7 @@ def charged(
 ) -> list[tuple[Terms, CorrectedPart]]:
     """What each session of the namespace was charged in the month on which terms, in order of time.
     ``intervals``: its own."""
-    every = _intervals(span, now_ms, namespace)
+    every = _intervals(span, namespace)
     own = dated(connection.dialect.name, tuple(intervals)).c
     start, end = greatest(every.from_ms, own.from_ms), least(every.to_ms, own.to_ms)
     keys = (own.group, own.price, own.currency, every.session_uid, every.name)
@@ -150,7 +146,9 @@ def charged(
     found = found.having(amount != 0).order_by(first, ordered(connection.dialect.name, every.session_uid))
     return [
         ((group, price, currency), CorrectedPart(int(amount), from_ms, to_ms, {"uid": uid, "pod": name}))
-        for group, price, currency, uid, name, amount, from_ms, to_ms in connection.execute(found)
+        for group, price, currency, uid, name, amount, from_ms, to_ms in connection.execute(
+            found, {"now_ms": now_ms}
+        )
     ]
 
 

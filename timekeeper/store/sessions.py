@@ -10,9 +10,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     ColumnElement,
-    FromClause,
     Select,
-    Text,
     and_,
     bindparam,
     case,
@@ -23,6 +21,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    union_all,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -31,8 +30,8 @@ from sqlalchemy.types import TypeEngine
 
 from timekeeper.accounts.session import CLAIMS, Session, stored
 from timekeeper.accounts.statements import Part
-from timekeeper.core.ledger.charged import NEVER, ChargedColumns, EvidenceColumns, charged
-from timekeeper.core.ledger.metering import Interval, charge
+from timekeeper.core.ledger.charged import NEVER, EvidenceColumns, charged
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 
@@ -60,27 +59,14 @@ def json_rows(
 
 Expression = ColumnElement[Any]
 
-_PART = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
-_IS_OPEN = SESSIONS.c.settled_ms.is_(None)
-_NOW_MS: ColumnElement[int] = bindparam("now_ms", type_=BigInteger)
+IS_OPEN = SESSIONS.c.settled_ms.is_(None)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSessions:
-    """Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
-    ``charged``: what an unsettled one is charged for now, from its binding."""
-
-    source: FromClause
-    charged: ChargedColumns
-
-
-def known(now_ms: Expression) -> KnownSessions:
-    """Sessions with their evidence, and their charges by `core.ledger.charged`."""
+def _evidences() -> EvidenceColumns:
     its = SESSIONS.c
     beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == shown_uid(its, its.uid))
-    witness = case((its.kind == "claim", literal(CLAIMS)), else_=its.node)
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
-    evidences = EvidenceColumns(
+    return EvidenceColumns(
         bound_ms=its.bound_ms,
         started_ms=func.coalesce(its.started_ms, 0),
         ended_ms=func.coalesce(its.ended_ms, NEVER),
@@ -90,33 +76,10 @@ def known(now_ms: Expression) -> KnownSessions:
         grace_ms=its.grace_ms,
         is_listed=false(),
     )
-    source = SESSIONS.outerjoin(NODES, NODES.c.name == witness)
-    return KnownSessions(source, charged(evidences, now_ms, least, greatest, _where))
 
 
 def _where(condition: Expression, one: Expression, other: Expression) -> Expression:
     return case((condition, one), else_=other)
-
-
-def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
-    """The unsettled sessions that meet the conditions: these columns of theirs; as ``start_ms`` and
-    ``end_ms`` what each is charged for now; see `known`. Each expression is computed once for a session."""
-    its = known(now_ms)
-    now = [SESSIONS.c.bound_ms.label("start_ms"), its.charged.end_ms.label("end_ms")]
-    found = select(*columns, *now).select_from(its.source)
-    return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
-
-
-def pending(connection: Connection, part: Part, now_ms: int) -> int:
-    """What the namespace's unsettled sessions owe for time inside the part beyond what is posted, in
-    milli-GPU x milliseconds."""
-    namespace, span, own = part[0], Interval(*part[1:]), POSTINGS.c
-    its = due(literal(now_ms), (SESSIONS.c.uid, SESSIONS.c.rate_milli), SESSIONS.c.namespace == namespace).c
-    charged = connection.execute(select(its.rate_milli, its.start_ms, its.end_ms))
-    of_them = own.session_uid.in_(select(its.uid))
-    posted = connection.execute(select(-own.rate_milli, own.from_ms, own.to_ms).where(of_them))
-    found = ((rate_milli, Interval(*interval)) for rate_milli, *interval in (*charged, *posted))
-    return sum(charge(rate_milli, interval.within(span)) for rate_milli, interval in found)
 
 
 def least(one: Expression, other: Expression) -> Expression:
@@ -158,6 +121,43 @@ def _max(element: _Greatest, compiler: SQLCompiler, **more: Any) -> str:
     return f"max({compiler.process(element.clause_expr.element, **more)})"
 
 
+WITNESSED = SESSIONS.outerjoin(
+    NODES, NODES.c.name == case((SESSIONS.c.kind == "claim", literal(CLAIMS)), else_=SESSIONS.c.node)
+)
+"""Sessions, each with its node's watermark, which `CHARGED` reads."""
+CHARGED = charged(_evidences(), bindparam("now_ms", type_=BigInteger), least, greatest, _where)
+"""What each is charged for at parameter ``now_ms``, if it is not settled."""
+
+
+def open_charges(names: Iterable[str], *conditions: Expression) -> Select[Any]:
+    """What open sessions that meet the conditions are charged for until parameter ``now_ms``, posted or not,
+    as rows like those of postings, with these columns of the sessions."""
+    its = SESSIONS.c
+    interval = (its.bound_ms.label("from_ms"), CHARGED.end_ms.label("to_ms"))
+    columns = (its.uid.label("session_uid"), its.namespace, its.rate_milli, *interval)
+    return select(*columns, *(its[name] for name in names)).select_from(WITNESSED).where(IS_OPEN, *conditions)
+
+
+def owed(start_ms: Expression, end_ms: Expression, *conditions: Expression) -> CTE:
+    """What such sessions owe beyond what is posted, as rows like those of postings, with all that meet the
+    time: their charges, and at the opposite rate what is posted of them."""
+    its, charges = POSTINGS.c, open_charges((), *conditions).cte("charges").prefix_with("MATERIALIZED")
+    taken_back = select(its.session_uid, its.namespace, -its.rate_milli, its.from_ms, its.to_ms)
+    taken_back = taken_back.where(its.session_uid.in_(select(charges.c.session_uid)))
+    taken_back = taken_back.where(its.from_ms < end_ms, its.to_ms > start_ms)
+    return union_all(select(charges), taken_back).cte("owed")
+
+
+def pending(connection: Connection, part: Part, now_ms: int) -> int:
+    """What a namespace's open sessions owe for time inside the part beyond what is posted, in milli-GPU x
+    milliseconds."""
+    start_ms, end_ms = map(literal, part[1:])
+    rows = owed(start_ms, end_ms, SESSIONS.c.namespace == part[0]).c
+    length = greatest(least(rows.to_ms, end_ms) - greatest(rows.from_ms, start_ms), literal(0))
+    found = select(func.coalesce(func.sum(rows.rate_milli * length), 0))
+    return int(connection.execute(found, {"now_ms": now_ms}).scalar_one())
+
+
 _HEARD_MS = 15_000  # a kubelet renews its Lease every ten seconds, and its agent's list counts until then
 
 
@@ -166,7 +166,7 @@ def _holds(now_ms: int) -> Expression:
     grace is not over, or its node's agent lists it."""
     its = SESSIONS.c
     is_there = or_(its.vanished_ms.is_(None), its.vanished_ms + its.grace_ms > now_ms - _HEARD_MS)
-    return and_(_IS_OPEN, its.ended_ms.is_(None), is_there)
+    return and_(IS_OPEN, its.ended_ms.is_(None), is_there)
 
 
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
@@ -209,13 +209,12 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
     if which.node:
         found = found.where(SESSIONS.c.node == which.node)
     holds = _holds(now_ms)
-    states = {"open": _IS_OPEN, "settled": ~_IS_OPEN, "held": holds, "ended": and_(_IS_OPEN, ~holds)}
+    states = {"open": IS_OPEN, "settled": ~IS_OPEN, "held": holds, "ended": and_(IS_OPEN, ~holds)}
     if which.state in states:
         found = found.where(states[which.state])
     if which.span is not None:
-        its = known(literal(now_ms))
-        is_after = or_(~its.charged.closed, its.charged.end_ms > which.span.start_ms)
-        found = found.select_from(its.source).where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
+        is_after = or_(~CHARGED.closed, CHARGED.end_ms > which.span.start_ms)
+        found = found.select_from(WITNESSED).where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
     return _charged_of(connection, found, now_ms)
 
 
@@ -270,7 +269,7 @@ def _claims(
 def doubts(connection: Connection, most: int) -> tuple[int, list[tuple[str, int]]]:
     """How many running sessions have a doubt, and the number of each, the most frequent first."""
     its, count = SESSIONS.c, func.count()
-    is_running = and_(_IS_OPEN, its.ended_ms.is_(None), its.vanished_ms.is_(None))
+    is_running = and_(IS_OPEN, its.ended_ms.is_(None), its.vanished_ms.is_(None))
     found = select(its.doubt, count, func.sum(count).over()).where(is_running, its.doubt.is_not(None))
     ordered = found.group_by(its.doubt).order_by(count.desc(), its.doubt).limit(most)
     rows = connection.execute(ordered).all()
@@ -279,30 +278,29 @@ def doubts(connection: Connection, most: int) -> tuple[int, list[tuple[str, int]
 
 def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list[ChargedSession]:
     """The sessions with these UIDs, in this order. Evidence is read of these alone."""
-    uids = connection.execute(found).scalars().all()
+    uids = connection.scalars(found, {"now_ms": now_ms}).all()
     if not uids:
         return []
-    charged = (_charged(*row) for row in connection.execute(_CHARGED, {"uids": uids, "now_ms": now_ms}))
-    by_uid = {each.session.uid: each for each in charged}
+    rows = connection.execute(_PAGE, {"uids": uids, "now_ms": now_ms})
+    made = (
+        ChargedSession(stored(*columns), int(posted), int(pending), int(until_ms))
+        for *columns, posted, pending, until_ms in rows
+    )
+    by_uid = {charged_session.session.uid: charged_session for charged_session in made}
     return [by_uid[uid] for uid in uids]
 
 
-def _charged_query() -> Select[Any]:
-    """The columns of sessions, each with the charge of an unsettled one until now, and what is posted."""
+def _page_query() -> Select[Any]:
+    """The columns of sessions, what is posted of each, what it owes beyond that, and until when."""
     these = SESSIONS.c.uid.in_(bindparam("uids", expanding=True))
-    all_known = known(bindparam("now_ms", type_=BigInteger))
-    end_ms = all_known.charged.end_ms
-    owed = case((_IS_OPEN, SESSIONS.c.rate_milli * (end_ms - SESSIONS.c.bound_ms)), else_=literal(0))
+    rows = owed(literal(0), literal(FOREVER_MS), these).c
+    pending = func.sum(rows.rate_milli * (rows.to_ms - rows.from_ms)).label("pending")
+    owes = select(rows.session_uid, pending).group_by(rows.session_uid).subquery("owes")
     of_it = POSTINGS.c.session_uid == SESSIONS.c.uid
     posted = select(func.coalesce(func.sum(POSTINGS.c.amount), 0)).where(of_it).scalar_subquery()
-    return select(*_COLUMNS, owed, posted, end_ms).select_from(all_known.source).where(these)
+    columns = (*_COLUMNS, posted, func.coalesce(owes.c.pending, 0), CHARGED.end_ms)
+    every = WITNESSED.outerjoin(owes, owes.c.session_uid == SESSIONS.c.uid)
+    return select(*columns).select_from(every).where(these)
 
 
-def _charged(*row: Any) -> ChargedSession:
-    *columns, owed, posted, until_ms = row
-    session = stored(*columns)
-    pending = int(owed) - int(posted) if session.settled_ms is None else 0
-    return ChargedSession(session, int(posted), pending, int(until_ms))
-
-
-_CHARGED = _charged_query()
+_PAGE = _page_query()

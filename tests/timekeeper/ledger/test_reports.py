@@ -37,8 +37,7 @@ from timekeeper.api.http.routes import TABLE
 from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
 from timekeeper.core.ledger.metering import Evidence, Interval, WitnessedInterval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.sessions import known as known_sessions
-from timekeeper.store.sessions import pending
+from timekeeper.store.sessions import CHARGED, WITNESSED, pending
 
 BOTH_DATABASES = "reports are SQL"
 MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
@@ -241,10 +240,9 @@ def test_what_is_due_in_sql_is_what_is_witnessed(
                 beat = {"session_uid": "u", "boot": "b", "sequence": 1, "received_ms": 5_000}
                 connection.execute(insert(HEARTBEATS), [{**beat, "beat_ms": known.beat_ms}])
         with books.store.reading() as connection:
-            every = known_sessions(literal(now_ms))
-            now = every.charged
-            charged = select(SESSIONS.c.bound_ms, now.end_ms, now.closed, now.proven)
-            start, end, closed, proven = connection.execute(charged.select_from(every.source)).one()
+            charged = select(SESSIONS.c.bound_ms, CHARGED.end_ms, CHARGED.closed, CHARGED.proven)
+            found = connection.execute(charged.select_from(WITNESSED), {"now_ms": now_ms})
+            start, end, closed, proven = found.one()
 
     assert WitnessedInterval(Interval(start, end), bool(closed), bool(proven)) == witnessed(known, now_ms)
 

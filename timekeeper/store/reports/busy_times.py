@@ -10,7 +10,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     func,
-    literal,
     select,
     union_all,
 )
@@ -18,7 +17,7 @@ from sqlalchemy import (
 from timekeeper.accounts.usage import ReportQuery
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.reports.columns import of_namespaces
-from timekeeper.store.sessions import due, greatest
+from timekeeper.store.sessions import greatest, open_charges
 
 Expression = ColumnElement[Any]
 
@@ -37,7 +36,7 @@ class _Busy:
         self._some = "" if asked.is_whole else "some"
 
     def statement(self) -> Select[Any]:
-        parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
+        parts = [self._charged(POSTINGS), self._charged(FOLDED), self._open()]
         parts += [self._day()] if self._asked.step != "hour" else []
         found = union_all(*parts).subquery("parts")
         return select(func.min(found.c.at_ms))
@@ -51,12 +50,11 @@ class _Busy:
         day_ends_ms = (first_ms - 1) / DAY_MS * DAY_MS + DAY_MS
         return self._earliest(its.from_ms).where(*later, its.to_ms <= day_ends_ms)
 
-    def _due(self) -> Select[Any]:
+    def _open(self) -> Select[Any]:
         its = SESSIONS.c
-        theirs = self._theirs(its.namespace)
-        sessions = due(literal(self._asked.now_ms), (its.uid,), its.rate_milli > 0, *theirs).c
-        during = (sessions.end_ms > sessions.start_ms, sessions.end_ms > _AFTER)
-        return self._earliest(sessions.start_ms).where(*during)
+        found = open_charges((), its.rate_milli > 0, *self._theirs(its.namespace))
+        rows = found.cte("open").prefix_with("MATERIALIZED").c
+        return self._earliest(rows.from_ms).where(rows.to_ms > rows.from_ms, rows.to_ms > _AFTER)
 
     def _day(self) -> Select[Any]:
         """Sums of whole days, which longer steps are read from."""

@@ -1,4 +1,4 @@
-"""The selects whose union is a usage report: charges, the pending part of open sessions, and measured use.
+"""The selects whose union is a usage report: charges, what open sessions owe beyond them, and measured use.
 `timekeeper.store.reports.reports` adds them up.
 
 Every part is clipped to one time range. If the report needs a session's columns, rows are first summed by
@@ -7,7 +7,7 @@ each namespace; a price is then looked up once a namespace.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
@@ -28,7 +28,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    union_all,
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
@@ -43,13 +42,14 @@ from timekeeper.store.reports.columns import (
     without_index,
 )
 from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
-from timekeeper.store.sessions import due, greatest, least, shown_uid
+from timekeeper.store.sessions import IS_OPEN, greatest, least, open_charges, owed, shown_uid
 
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 # what `CLAIMED`, the UID, and the workload are read from
 _OF_CLAIMS = ("kind", "name", "devices", "rate_milli", "requested_milli")
 _OF_UID = ("kind", "owner_uid")
 _OF_WORKLOAD = ("owner", "labels")
+_EARLIEST, _LATEST = (bindparam(name, type_=BigInteger) for name in ("earliest", "latest"))
 _MEASURED = ("covered", "used", "unused", "by_node", "by_tenant")
 
 Expression = ColumnElement[Any]
@@ -78,105 +78,69 @@ class Parts:
         return self._by_day(spans) if self.shape.by_day else self._by_row(spans[0])
 
     def _by_day(self, spans: list[Span]) -> list[Select[Any]]:
-        pending = self._pending(spans)
-        parts = []
+        owes, parts = self._owed(), []
         for span in spans:
             days = self._select(DAYS, {"posted": DAYS.c.amount}, DAYS, span)
             days = days.where(DAYS.c.day_ms >= span.first, DAYS.c.day_ms < span.last)
             parts.append(self._narrow(days, DAYS, span))
             for edge in (span.head, span.tail):
-                parts += [self._postings(span, edge), self._folded(span, edge)]
-            sums = {"pending": pending.c[f"pending_{span.number}"]}
-            parts.append(self._narrow(self._select(pending, sums, pending, span), pending, span))
+                parts += [self._charges(rows, "posted", span, edge) for rows in (POSTINGS, FOLDED)]
+            parts.append(self._charges(owes, "pending", span, span.whole))
         return parts
 
     def _by_row(self, span: Span) -> list[Select[Any]]:
-        charged = self._by_session if needs_sessions(self.asked) else self._postings
-        parts = [charged(span, span.whole), self._folded(span, span.whole), self._due(span)]
-        parts += [] if needs_sessions(self.asked) else [self._owed_no_more(span)]
+        if needs_sessions(self.asked):
+            parts = [self._by_session(span), self._charges(self._open(), "pending", span, span.whole)]
+        else:
+            parts = [self._charges(POSTINGS, "posted", span, span.whole)]
+            parts.append(self._charges(self._owed(), "pending", span, span.whole))
+        parts.append(self._charges(FOLDED, "posted", span, span.whole))
         return [*parts, *self._figures(span)] if self.asked.with_use else parts
 
     # Which charges
 
-    def _postings(self, span: Span, stretch: Stretch) -> Select[Any]:
-        clip = self._clip_of(POSTINGS, stretch)
-        found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS, span)
-        return self._narrow(found.where(*clip.meets), POSTINGS, span, stretch)
+    def _owed(self) -> CTE:
+        return owed(_EARLIEST, _LATEST, *self._theirs())
 
-    def _by_session(self, span: Span, stretch: Stretch) -> Select[Any]:
-        """The same with the columns of their sessions. The posted part of an unsettled session is not pending
-        any more: `_due` covers its whole time."""
-        clip = self._clip_of(POSTINGS, stretch)
+    def _open(self) -> CTE:
+        """The charges of open sessions, with the columns that the report needs of them."""
+        own = (column for column in self.asked.columns if column not in (*DATED, *CLAIMED, "workload"))
+        named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
+        names = {"requested_milli", *named, *self._read_from} - {"namespace", "rate_milli"}
+        found = open_charges(sorted(names), SESSIONS.c.rate_milli > 0, *self._theirs())
+        return found.cte("open").prefix_with("MATERIALIZED")
+
+    def _theirs(self) -> tuple[Expression, ...]:
+        """The conditions for sessions; evidence is read of none that is bound later."""
+        return (SESSIONS.c.bound_ms < _LATEST, *self._of_namespaces(SESSIONS.c.namespace, "some"))
+
+    def _charges(self, rows: FromClause, name: str, span: Span, stretch: Stretch) -> Select[Any]:
+        """``rows``: charges of any kind; ``name``: the sum that they are of."""
+        clip = self._clip_of(rows, stretch)
+        sums = {name: rows.c.rate_milli * clip.length}
+        if "requested_milli" in rows.c:
+            sums["requested"] = rows.c.requested_milli * clip.length
+        return self._narrow(self._select(rows, sums, rows, span).where(*clip.meets), rows, span)
+
+    def _by_session(self, span: Span) -> Select[Any]:
+        """Postings with the columns of their sessions. What is posted of open ones is taken back here, for of
+        them `_open` has the whole charge; `owed` would read the postings again."""
+        clip = self._clip_of(POSTINGS, span.whole)
         amount = cast(func.sum(POSTINGS.c.rate_milli * clip.length), BigInteger).label("amount")
         source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut, span)
         since = [self.dated.c.from_ms.label("since")] if self.shape.is_cut else []
         keys = [self._without_index(POSTINGS.c.session_uid), *since]
         sums = select(*keys, amount).select_from(source).where(*clip.meets).group_by(*keys)
-        charged = self._narrow(sums, POSTINGS, span, stretch).subquery("charged")
-        is_settled = SESSIONS.c.settled_ms.is_not(None)
+        charged = self._narrow(sums, POSTINGS, span).subquery("charged")
         requested = charged.c.amount / SESSIONS.c.rate_milli * SESSIONS.c.requested_milli
         amounts = {
             "posted": charged.c.amount,
-            "pending": case((is_settled, 0), else_=-charged.c.amount),
-            "requested": case((is_settled, requested), else_=0),
+            "pending": case((IS_OPEN, -charged.c.amount), else_=0),
+            "requested": case((IS_OPEN, 0), else_=requested),
         }
         both = charged.join(SESSIONS, SESSIONS.c.uid == charged.c.session_uid)
         found = self._select(SESSIONS, amounts, both, span)
         return found.where(self.dated.c.from_ms == charged.c.since) if self.shape.is_cut else found
-
-    def _folded(self, span: Span, stretch: Stretch) -> Select[Any]:
-        clip = self._clip_of(FOLDED, stretch)
-        sums = {
-            "posted": FOLDED.c.rate_milli * clip.length,
-            "requested": FOLDED.c.requested_milli * clip.length,
-        }
-        found = self._select(FOLDED, sums, FOLDED, span).where(*clip.meets)
-        return self._narrow(found, FOLDED, span, stretch)
-
-    def _due(self, span: Span) -> Select[Any]:
-        """The whole charge of unsettled sessions."""
-        its = SESSIONS.c
-        bound_ms = least(its.bound_ms, func.coalesce(its.started_ms, its.bound_ms))
-        theirs = [
-            *self._of_namespaces(its.namespace),
-            bound_ms < span.end,
-        ]  # evidence of later ones is not read
-        own = (column for column in self.asked.columns if column not in (*DATED, *CLAIMED, "workload"))
-        named = {"labels" if each.startswith(LABEL) else _ATTRIBUTES.get(each, each) for each in own}
-        named |= {*self._read_from}
-        columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
-        sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, *theirs)
-        start, end = sessions.c.start_ms, sessions.c.end_ms
-        clip = self._clip(start, end, span.whole)
-        sums = {
-            "pending": sessions.c.rate_milli * clip.length,
-            "requested": sessions.c.requested_milli * clip.length,
-        }
-        return self._select(sessions, sums, sessions, span).where(end > start, *clip.meets)
-
-    def _owed_no_more(self, span: Span) -> Select[Any]:
-        """The posted part of unsettled sessions: it is not pending any more."""
-        clip = self._clip(POSTINGS.c.from_ms, self._without_index(POSTINGS.c.to_ms), span.whole)
-        found = self._select(POSTINGS, {"pending": -POSTINGS.c.rate_milli * clip.length}, POSTINGS, span)
-        is_open = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None))
-        theirs = POSTINGS.c.session_uid.in_(self._narrow(is_open, SESSIONS, span))
-        return found.where(theirs, *clip.meets)
-
-    def _pending(self, spans: list[Span]) -> CTE:
-        """The two together for all ranges, so that unsettled sessions are read once: by namespace, with a
-        column for each range."""
-        its, latest = SESSIONS.c, bindparam("latest", type_=BigInteger)
-        # A session that is charged from its binding has no charge before that.
-        is_early = its.bound_ms < latest
-        columns = (its.uid, its.namespace, its.rate_milli)
-        theirs = self._of_namespaces(its.namespace, "some")
-        sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, is_early, *theirs).c
-        start, end = sessions.start_ms, sessions.end_ms
-        charged = _by_span(sessions, spans, start, end, 1).where(end > start)
-        own = POSTINGS.c
-        posted = _by_span(own, spans, own.from_ms, self._without_index(own.to_ms), -1)
-        posted = posted.where(own.session_uid.in_(select(sessions.uid)), own.from_ms < latest)
-        return union_all(charged, posted).cte("pending")
 
     # Measured use
 
@@ -272,7 +236,7 @@ class Parts:
             totals = [cast(func.sum(each), BigInteger).label(name) for name, each in asked.items()]
             number, namespace = literal(span.number).label("number"), rows.c.namespace
             # rows are found by their time, and few of them are sorted
-            by = self._without_index(namespace) if rows in (POSTINGS, FOLDED) else namespace
+            by = namespace if rows is DAYS else self._without_index(namespace)
             return select(number, namespace, *totals).select_from(source).group_by(by)
         devices = device_rows(self.dialect, rows.c) if self._is_split else None
         if devices is not None:
@@ -333,9 +297,13 @@ class Parts:
             return shown_uid(rows.c, rows.c.uid if "uid" in rows.c else rows.c.session_uid)
         return rows.c[_ATTRIBUTES.get(name, name)]
 
-    def _clip_of(self, table: Table, stretch: Stretch) -> _Clip:
-        end = self._its(table.c.to_ms) if stretch.is_whole else table.c.to_ms
-        return self._clip(table.c.from_ms, end, stretch)
+    def _clip_of(self, rows: FromClause, stretch: Stretch) -> _Clip:
+        """The same of a row of charges; tables are read by index for the stretch's days alone."""
+        end = self._its(rows.c.to_ms) if stretch.is_whole else rows.c.to_ms
+        clip = self._clip(rows.c.from_ms, end, stretch)
+        if isinstance(rows, Table):
+            return replace(clip, meets=(*clip.meets, self._its(rows.c.to_ms) <= stretch.end_day))
+        return clip
 
     def _clip(self, start: Expression, end: Expression, stretch: Stretch) -> _Clip:
         """The part of a row's time inside the stretch and inside its price interval."""
@@ -348,12 +316,8 @@ class Parts:
 
     # Of which rows
 
-    def _narrow(
-        self, found: Select[Any], rows: FromClause, span: Span, stretch: Stretch | None = None
-    ) -> Select[Any]:
-        """Only some namespaces' rows, and by index those of the stretch's days."""
-        if stretch is not None:
-            found = found.where(self._its(rows.c.to_ms) <= stretch.end_day)
+    def _narrow(self, found: Select[Any], rows: FromClause, span: Span) -> Select[Any]:
+        """Only some namespaces' rows."""
         return found.where(*self._of_namespaces(rows.c.namespace, f"some_{span.number}"))
 
     def _of_namespaces(self, namespace: Expression, name: str = "some_0") -> list[Expression]:
@@ -376,10 +340,3 @@ def _is_near(hour_ms: Expression, span: Span) -> Expression:
     """Whether an hour may begin in the range by its session's own time."""
     hour = literal(HOUR_MS, BigInteger)
     return and_(hour_ms > span.start - hour, hour_ms < span.end + hour)
-
-
-def _by_span(its: Any, spans: list[Span], start: Expression, end: Expression, sign: int) -> Select[Any]:
-    """The charges of an interval of each row, by namespace, with a column for each range."""
-    sums = (func.sum(sign * its.rate_milli * span.length(start, end)) for span in spans)
-    named = (cast(each, BigInteger).label(f"pending_{number}") for number, each in enumerate(sums))
-    return select(its.namespace, *named).group_by(its.namespace)

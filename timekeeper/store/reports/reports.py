@@ -204,7 +204,9 @@ class _Report:
         is none in it."""
         if after_ms >= self._asked.rest.end_ms:
             return after_ms
-        given = {"after": after_ms} | ({"some": self._ever} if self._asked.group else {})
+        given = {"after": after_ms, "now_ms": self._asked.now_ms} | (
+            {"some": self._ever} if self._asked.group else {}
+        )
         found: int | None = self._connection.execute(self._busy, given).scalar_one()
         return self._asked.rest.end_ms if found is None else found
 
@@ -240,7 +242,11 @@ class _Report:
         shape = self._shape(spans, after is not None, some is not None, most is not None)
         if shape not in self._made:
             self._made[shape] = statement(self._dialect, self._asked, self._dated, shape)
-        values: dict[str, Any] = {"latest": max(each.end_ms for each in spans)}
+        values: dict[str, Any] = {
+            "now_ms": self._asked.now_ms,
+            "earliest": min(each.start_ms for each in spans),
+            "latest": max(each.end_ms for each in spans),
+        }
         for number, span in enumerate(spans):
             values |= {f"{name}_{number}": at_ms for name, at_ms in bounds_of(span).items()}
         values |= {} if most is None else {"most": most}

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, Table, bindparam, func, select, union_all
+from sqlalchemy import BigInteger, FromClause, Select, bindparam, func, select, union_all
 
 from timekeeper.accounts.protection import selects
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.sessions import due, greatest, least
+from timekeeper.store.sessions import greatest, least, owed
 
 PodsAmount = tuple[str, str, int]  # controller as ``Kind/name``, labels as canonical JSON, amount
 
@@ -24,11 +24,7 @@ def posted_by_pods(connection: Connection, namespace: str, span: Interval) -> li
 
 def used(connection: Connection, namespace: str, span: Interval, protection: Protection, now_ms: int) -> int:
     """What the selected pods have used inside the span until now: posted and pending."""
-    rows = [
-        *posted_by_pods(connection, namespace, span),
-        *_rows(connection, _OWED, namespace, span, now_ms=now_ms),
-        *((owner, labels, -amount) for owner, labels, amount in _rows(connection, _OPEN, namespace, span)),
-    ]
+    rows = _rows(connection, _USED, namespace, span, now_ms=now_ms)
     return sum(amount for owner, labels, amount in rows if selects(protection, owner, labels))
 
 
@@ -45,7 +41,7 @@ def _rows(
     return [(owner, labels, int(amount)) for owner, labels, amount in connection.execute(query, given)]
 
 
-def _clipped(table: Table, owners: Table) -> Select[Any]:
+def _clipped(table: FromClause, owners: FromClause) -> Select[Any]:
     """The part of each row's amount inside the span, with the controller and labels of its pod."""
     inside = least(table.c.to_ms, _END) - greatest(table.c.from_ms, _START)
     found = select(owners.c.owner, owners.c.labels, (table.c.rate_milli * inside).label("amount"))
@@ -59,23 +55,14 @@ def _summed(parts: Iterable[Select[Any]]) -> Select[Any]:
     return select(owner, labels, func.sum(amount)).group_by(owner, labels)
 
 
-def _owed() -> Select[Any]:
-    """What the unsettled sessions owe for time inside the span, posted or not."""
-    its = SESSIONS.c
-    found = due(
-        bindparam("now_ms", type_=BigInteger),
-        (its.owner, its.labels, its.rate_milli),
-        its.namespace == bindparam("namespace"),
-    )
-    inside = least(found.c.end_ms, _END) - greatest(found.c.start_ms, _START)
-    amount = found.c.rate_milli * greatest(inside, 0 * inside)
-    return _summed([select(found.c.owner, found.c.labels, amount.label("amount"))])
+def _of_sessions(rows: FromClause) -> Select[Any]:
+    return _clipped(rows, SESSIONS).where(rows.c.session_uid == SESSIONS.c.uid)
 
 
-_OF_SESSIONS = _clipped(POSTINGS, SESSIONS).where(POSTINGS.c.session_uid == SESSIONS.c.uid)
-_POSTED = _summed([_OF_SESSIONS, _clipped(FOLDED, FOLDED)])
-_OPEN = _summed([_OF_SESSIONS.where(SESSIONS.c.settled_ms.is_(None))])
-_OWED = _owed()
+_OWED = owed(_START, _END, SESSIONS.c.namespace == bindparam("namespace"))
+_CHARGES = (_of_sessions(POSTINGS), _clipped(FOLDED, FOLDED))
+_POSTED = _summed(_CHARGES)
+_USED = _summed((*_CHARGES, _of_sessions(_OWED)))
 _RATES = (
     select(SESSIONS.c.owner, SESSIONS.c.labels, func.sum(SESSIONS.c.rate_milli))
     .where(

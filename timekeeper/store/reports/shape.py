@@ -3,10 +3,9 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, bindparam, literal
+from sqlalchemy import BigInteger, ColumnElement, and_, bindparam
 
 from timekeeper.accounts.usage import DATED, ReportQuery, UsageSums
-from timekeeper.store.sessions import greatest, least
 
 _SUMS = tuple(each.name for each in fields(UsageSums))
 
@@ -70,7 +69,3 @@ class Span:
     def has(self, at_ms: Expression) -> Expression:
         """Whether a moment lies in it."""
         return and_(at_ms >= self.start, at_ms < self.end)
-
-    def length(self, start: Expression, end: Expression) -> Expression:
-        """How much of an interval lies inside."""
-        return greatest(least(end, self.end) - greatest(start, self.start), literal(0))
