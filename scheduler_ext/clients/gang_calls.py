@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import CPUMember, Pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.eviction import disruption, eviction
@@ -30,7 +30,7 @@ class GangCalls:
         self._api, self._now_ms = api, now_ms
         self.together = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
-    def open_gates(self, pods: Iterable[Pod]) -> list[Done]:
+    def open_gates(self, pods: Iterable[Pod | CPUMember]) -> list[Done]:
         """Remove the gang's gate from these pods; kube-scheduler tries one without any gate again."""
         return list(self.together(self._open, pods))
 
@@ -60,7 +60,7 @@ class GangCalls:
     def _note(self, pod: Pod, annotation: str, text: str, more: Json = NOTHING) -> Done:
         return self._patch(pod, {"metadata": {"uid": pod.uid, "annotations": {annotation: text}}, **more})
 
-    def _open(self, pod: Pod) -> Done:
+    def _open(self, pod: Pod | CPUMember) -> Done:
         if pod.gated:
             return self._patch(pod, {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [_GATE]}})
         patch = wake_patch(pod.uid, "GangStarts", "cards are kept for all of its gang", self._now_ms())
@@ -75,7 +75,7 @@ class GangCalls:
             self._patch(pod, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}, "/status")
         return done
 
-    def _patch(self, pod: Pod, body: dict[str, Any], part: str = "") -> Done:
+    def _patch(self, pod: Pod | CPUMember, body: dict[str, Any], part: str = "") -> Done:
         path = pod_path(pod.namespace, pod.name) + part
         return _done(self._api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
 

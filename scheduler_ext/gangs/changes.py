@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.gangs.memory import Memory
 from scheduler_ext.gangs.plan import GangPlan
-from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.gang_table import GangState
 from scheduler_ext.snapshot.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ class PlanAnew:
 class OpenGates:
     """The gang's gate goes from these pods. Those that have none are woken."""
 
-    pods: Iterable[Pod]
+    pods: Iterable[Pod | CPUMember]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from scheduler_ext.gangs.changes import Decision, Mark
+from scheduler_ext.gangs.changes import Decision, Mark, OpenGates
 from scheduler_ext.gangs.memory import AGAIN_MS, NEW, Failures, GangHistory, Memory, Seen
 from scheduler_ext.snapshot.gang_table import GangKey, GangState
+from scheduler_ext.snapshot.immutable_map import Map
+from timekeeper.core.gangs import group_of_key
 
 FORGOTTEN_MS = 3_600_000  # after a start that came to nothing
+MOST_OPENED = 64  # of pods without GPUs in one step, so that gangs go on meanwhile
 MIN_MARKS = 2  # so one node that is lost takes no gang's last mark
 
 
@@ -60,6 +63,23 @@ def marks(memory: Memory, seen: Seen) -> Decision:
             unmarked += pods[: max(0, MIN_MARKS - marked)]
     marking = dict.fromkeys((pod.uid for pod in unmarked), seen.at_ms + AGAIN_MS)
     return replace(memory, marking={**memory.marking, **marking}), list(map(Mark, unmarked))
+
+
+def those_beside(memory: Memory, gangs: Map[frozenset[str]], seen: Seen) -> Decision:
+    """Pods without GPUs start once each gang of their name has started, or all of its pods have ended. So one
+    of which none exists yet keeps them. ``gangs``: by key the UIDs of its pods."""
+    waiting = [pod for _, pod in seen.snapshot.cpu_members.items() if pod.gated]
+    goes: dict[tuple[str, str], bool] = {}
+    awaited = {(pod.namespace, pod.gang) for pod in waiting}
+    for key, uids in gangs.items() if waiting else ():
+        namespace, _, rest = key.partition("/")
+        group = namespace, group_of_key(rest)
+        if group in awaited:
+            pods = (seen.snapshot.pods.get(uid) for uid in uids)
+            is_begun = memory.of(key).has_run or all(pod is not None and pod.terminal for pod in pods)
+            goes[group] = is_begun and goes.get(group, True)
+    opened = [pod for pod in waiting if goes.get((pod.namespace, pod.gang))]
+    return memory, [OpenGates(opened[:MOST_OPENED])] if opened else ()
 
 
 def _followed(history: GangHistory, gang: GangState, seen: Seen) -> GangHistory:

@@ -209,6 +209,7 @@ class GangStarts:
         self._bound -= {uid for uid in seen.bound if (pod := pods.get(uid)) is None or pod.node}
         self._tried -= {uid for uid in seen.tried if (pod := pods.get(uid)) is None or not pod.waits}
         self._do(following.marks(self._memory, seen))
+        self._do(following.those_beside(self._memory, self._w.gangs.by_key(pods), seen))
         gang = self._owners.follow(self._memory.open, seen.at_ms)
         if gang is not None:
             self._memory = replace(self._memory, open={**self._memory.open, gang.key: gang})

@@ -163,14 +163,16 @@ class Pod(Struct, frozen=True, gc=False):
 
 class CPUMember(Struct, frozen=True, gc=False):
     """A pod that asks for no GPU and waits for a node, of a group that may be a gang: it needs CPU and memory
-    beside the others. ``gang``: the key of its group (`Gang.key`)."""
+    beside the others. ``gang``: the key of its group (`group_of_key`); ``gated``: it has the gang's gate."""
 
+    uid: str
     namespace: str
     name: str
     gang: str
     cpu_milli: int
     others: Others
     node_constraints: NodeConstraints = NO_CONSTRAINTS
+    gated: bool = False
 
 
 class NonGPUPod(Struct, frozen=True, gc=False):
@@ -231,8 +233,10 @@ def _cpu_member(raw: Json, template: "_Template") -> CPUMember | None:
     gang = group_of(raw)
     if not gang or "deletionTimestamp" in metadata:
         return None
-    where = _text(metadata, "namespace"), _text(metadata, "name"), gang
-    return CPUMember(*where, template.cpu_milli, template.others, read_node_constraints(raw))
+    gates = map(mapping, sequence(mapping(raw.get("spec")).get("schedulingGates")))
+    is_gated = any(gate.get("name") == names.GANG_GATE for gate in gates)
+    where = _text(metadata, "uid"), _text(metadata, "namespace"), _text(metadata, "name"), gang
+    return CPUMember(*where, template.cpu_milli, template.others, read_node_constraints(raw), is_gated)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:

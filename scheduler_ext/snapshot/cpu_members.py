@@ -8,13 +8,14 @@ from scheduler_ext.model.pod import CPUMember, Pod
 from scheduler_ext.snapshot.host_left import host_takes
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.gangs import group_of_key
 
 
 def cpu_members_of(pod: Pod, snapshot: Snapshot) -> list[CPUMember]:
     """Those of the pod's gang that have no node."""
     if pod.gang is None:
         return []
-    whose = pod.namespace, pod.gang.key
+    whose = pod.namespace, group_of_key(pod.gang.key)
     return [each for _, each in snapshot.cpu_members.items() if (each.namespace, each.gang) == whose]
 
 

@@ -138,10 +138,11 @@ class Gangs:
         return {key for key in found if key is not None}
 
     def _all(self, pods: Map[Pod], key: GangKey) -> list[Pod]:
-        found = (pods.get(uid) for uid in sorted(self._followed(pods).get(key) or ()))
+        found = (pods.get(uid) for uid in sorted(self.by_key(pods).get(key) or ()))
         return [pod for pod in found if pod is not None]
 
-    def _followed(self, pods: Map[Pod]) -> Map[frozenset[str]]:
+    def by_key(self, pods: Map[Pod]) -> Map[frozenset[str]]:
+        """By gang the UIDs of its pods, also of those that have ended."""
         known, keys, members = self._known
         for uid in pods.changed_since(known) if pods is not known else ():
             pod, before = pods.get(uid), keys.get(uid)

@@ -70,12 +70,13 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class GangOfOwner:
     """The templates of the pods that start together, and how many these are; ``late``: those of the pods that
-    follow while they run."""
+    follow while they run; ``beside``: those of pods without GPUs that wait for their start."""
 
     sets: tuple[PodSet, ...]
     size: int
     minimum: int
     late: tuple[PodSet, ...] = ()
+    beside: tuple[PodSet, ...] = ()
 
 
 def _of_job(owner: Json) -> Iterator[PodSet]:
@@ -221,9 +222,10 @@ def pods_at_once(group: str, kind: str, owner: Json, counts: Callable[[Json], bo
     return sum(pods.count for pods in sets if not pods.is_late and counts(pods.template))
 
 
-def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
+def gang_of_owner(sets: Sequence[PodSet], owner: Json, others: Sequence[PodSet] = ()) -> GangOfOwner | None:
     """The gang of these sets, each of pods with a GPU request. None: they are no gang, or another system's,
-    or their user says which is theirs. Where all of them are late, those of one set come together."""
+    or their user says which is theirs. Where all of them are late, those of one set come together.
+    ``others``: the sets of pods without GPUs."""
     late = tuple(each for each in sets if each.is_late)
     together = tuple(each for each in sets if not each.is_late)
     if not together and len(late) == 1:
@@ -231,11 +233,20 @@ def gang_of_owner(sets: Sequence[PodSet], owner: Json) -> GangOfOwner | None:
     # no pod could take cards that are kept without its gang's name
     late = tuple(each for each in late if each.follows and not each.is_nameless and each not in together)
     size = sum(each.count for each in together)
-    if not (0 if late else 1) < size <= MAX_SIZE or any(each.is_refilled for each in together):
+    beside = those_beside(together, others)
+    if not (0 if late or beside else 1) < size <= MAX_SIZE or any(each.is_refilled for each in together):
         return None
     if foreign_mark(owner) or any(foreign_mark(each.template) or _is_marked(each.template) for each in sets):
         return None
-    return GangOfOwner(together, size, sum(each.least for each in together), late)
+    return GangOfOwner(together, size, sum(each.least for each in together), late, beside)
+
+
+def those_beside(together: Sequence[PodSet], others: Sequence[PodSet]) -> tuple[PodSet, ...]:
+    """The sets of pods without GPUs that are created at once with all of these, which need none of them to
+    come; none of those that name another gang."""
+    if not together or any(pods.is_late for pods in together):
+        return ()
+    return tuple(pods for pods in others if not pods.is_late and not marker_of(pods.template))
 
 
 def contradictions(kind: str, sets: Sequence[PodSet], owner: Json) -> Iterator[Violation]:

@@ -188,14 +188,29 @@ def is_grouped(key: str) -> bool:
     return key.startswith(f"{GROUPED.kind}/")
 
 
+def group_of_key(key: str) -> str:
+    """What pods without GPUs know of their gang's key: they may have another owner than its members, as the
+    launcher of an MPIJob has its Job."""
+    return "/".join(key.split("/")[:2]) if key.partition("/")[0] in _OWNED else key
+
+
+def waits_for_gang(pod: Json) -> bool:
+    """Whether this pod, which asks for no GPU, starts once the gang of its name has. kube-scheduler tries no
+    pod of a PodGroup while one has a gate."""
+    if annotations_of(pod).get(names.GANG_LATE) != "true" or mapping(pod.get("spec")).get("nodeName"):
+        return False
+    group = group_of(pod)
+    return group != "" and not is_grouped(group) and not foreign_mark(pod)
+
+
 def group_of(pod: Json) -> str:
-    """The key that the gang of this pod's name has, whatever its size, for a pod without GPUs; "" without a
+    """`group_of_key` of the gang of this pod's name, whatever its size, for a pod without GPUs; "" without a
     name. Pods of one Job or StatefulSet are all alike, so its name alone makes none."""
     is_named = names.GANG in annotations_of(pod) or "schedulingGroup" in mapping(pod.get("spec"))
     if not is_named and _labels(pod).keys().isdisjoint(_NAMES_OF_GANGS):
         return ""  # nearly always
     marker, name = _marked(pod)
-    return _key(pod, marker, name) if marker is not None and not marker.owner else ""
+    return group_of_key(_key(pod, marker, name)) if marker is not None and not marker.owner else ""
 
 
 def _key(pod: Json, marker: Marker, name: str) -> str:

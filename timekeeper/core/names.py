@@ -55,7 +55,9 @@ COUNTED = "bursar.dev/counted"
 IDLE = "bursar.dev/idle"
 # "off" on a pod: it gets no sidecar, unless its namespace's budget entry says `sidecar: on`
 WANTS_SIDECAR = "bursar.dev/sidecar"
-GANG_LATE = "bursar.dev/gang-late"  # of the release before, in templates: it means nothing any more
+# "true" on a pod without GPUs: it starts once the gang of its name has. Releases before wrote other texts
+# into templates of pods with GPUs, of which it says nothing
+GANG_LATE = "bursar.dev/gang-late"
 WRITABLE_ANNOTATIONS = (*USER_ANNOTATIONS, *GANG_ANNOTATIONS, GANG_LATE, IDLE, WANTS_SIDECAR)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it

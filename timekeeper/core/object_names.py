@@ -51,7 +51,7 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "annotation", "user", "a label of nodes: they go to nodes with as few values of it as possible"
     ),
     names.GANG_LATE: ObjectName(
-        "annotation", "user", "nothing any more; releases before wrote it into templates"
+        "annotation", "user", "`true` on a pod without GPUs: it starts once the gang of its name has"
     ),
     names.IDLE: ObjectName(
         "annotation of a pod's owner", "user", "`scale`: while its pods are idle it may be scaled to zero"

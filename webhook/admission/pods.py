@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from timekeeper.core.admission.admission import Admission, admission_of, sidecar_obstacle
 from timekeeper.core.admission.json_patch import Operation, merged, patched
-from timekeeper.core.admission.mutation.govern import govern
+from timekeeper.core.admission.mutation.govern import gang_gate, govern
 from timekeeper.core.admission.mutation.sidecar import find_sidecar, is_ours
 from timekeeper.core.admission.mutation.visible_devices import hide_cards
 from timekeeper.core.admission.mutation.whole_cards import in_bursars_words, in_the_plugins_words
@@ -27,6 +27,7 @@ from timekeeper.core.admission.rules.forged import (
 from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects.others.claims import record_of_none
+from timekeeper.core.gangs import group_of, waits_for_gang
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.static_pods import is_own_mirror
 from timekeeper.core.request.request import ParsedRequest
@@ -137,9 +138,13 @@ def _noted(answered: AdmissionAnswer, warning: str, *rules: tuple[str, str]) -> 
 
 
 def _passed(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
-    """Of a pod without a request: if it has claims, it is recorded that they are of no GPUs."""
-    record = record_of_none(review.pod) if policy.mode == "enforce" else {}
-    operations = merged(review.pod["metadata"], "/metadata", "annotations", record)
+    """Of a pod without a request: if it has claims, it is recorded that they are of no GPUs; if it waits for
+    a gang, it has the gang's gate."""
+    if policy.mode != "enforce":
+        return NOTHING_TO_DO
+    operations = merged(review.pod["metadata"], "/metadata", "annotations", record_of_none(review.pod))
+    if policy.places and waits_for_gang(review.pod):
+        operations += gang_gate(review.pod, group_of(review.pod))
     return replace(NOTHING_TO_DO, operations=tuple(operations)) if operations else NOTHING_TO_DO
 
 

@@ -9,6 +9,7 @@ from timekeeper.core.gangs import (
     gang_of,
     gang_violations,
     group_of,
+    group_of_key,
     has_started,
     held_gang,
     needs_said,
@@ -234,3 +235,17 @@ def test_a_pod_without_gpus_is_of_the_group_that_its_mark_names() -> None:
     assert group_of(pod(gang="train")) == "bursar/train"
     assert group_of(pod({"ray.io/cluster": "a"})) == "ray/a"
     assert (group_of(of_job), group_of(pod())) == ("", "")
+
+
+def test_a_launcher_is_of_its_workers_group_whoever_made_it() -> None:
+    """The pod of an MPIJob's launcher has a Job as its controller, its workers have the MPIJob."""
+    launcher, worker = (pod({"training.kubeflow.org/job-name": "a"}, size="2") for _ in range(2))
+    for each, kind in ((launcher, "Job"), (worker, "MPIJob")):
+        by = {"kind": kind, "name": "a", "uid": f"uid-of-{kind}", "controller": True}
+        each["metadata"]["ownerReferences"] = [by]
+    found = gang_of(worker)
+
+    assert found is not None
+    assert found.key == "kubeflow/a/uid-of-MPIJob"
+    assert group_of(launcher) == group_of_key(found.key) == "kubeflow/a"
+    assert group_of_key("jobset/a/uid/1") == "jobset/a/uid/1"  # of one attempt, as all of its pods say

@@ -85,6 +85,21 @@ def test_what_counts_of_a_member_without_gpus(fields: Json, fits: bool) -> None:
     assert made(nodes, launcher(**fields)).suffices(2) is fits
 
 
+def test_a_launcher_counts_whose_controller_is_another_than_its_workers() -> None:
+    """As of an MPIJob: they are of one name."""
+    nodes, beside = [gpu_node("g", 2, cpu=20)], launcher(cpu="5")
+    by = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-launcher", "uid": "u", "controller": True}
+    beside["metadata"]["ownerReferences"] = [by]
+    raws = [worker("w0"), worker("w1")]
+    for raw in raws:
+        of_job = {**by, "apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "train", "uid": "v"}
+        raw["metadata"]["ownerReferences"] = [of_job]
+    snapshot = rebuilt(nodes, [*raws, beside])
+    pods = [pod for _, pod in snapshot.pods.items()]
+
+    assert plan(pods, PlanInput(snapshot, UNHEARD, lambda _: BINPACK)).unplaced == ("launcher",)
+
+
 def test_a_tainted_node_takes_no_launcher_that_does_not_tolerate_it() -> None:
     tainted = cpu_node("c", 8)
     tainted["spec"] = {"taints": [{"key": "reserved", "effect": "NoSchedule"}]}
@@ -118,9 +133,8 @@ def test_a_member_that_lacks_beside_others_that_lack_cards_is_told_too() -> None
 def test_the_snapshot_has_those_that_wait_and_no_others() -> None:
     waiting, gone = read_non_gpu_pod(launcher()), launcher("gone") | {"status": {"phase": "Failed"}}
     snapshot = rebuilt([], [launcher(), gone, launcher("single", labels={})])
-    member = CPUMember(
-        "default", "launcher", "kubeflow/train", 4_000, (("memory", 8 * GIB * 1000), ("pods", 1000))
-    )
+    takes = 4_000, (("memory", 8 * GIB * 1000), ("pods", 1000))
+    member = CPUMember("uid-launcher", "default", "launcher", "kubeflow/train", *takes)
 
     assert dict(snapshot.cpu_members.items()) == {"uid-launcher": member}
     bound = non_gpu_pod_updated(snapshot, read_non_gpu_pod(launcher(nodeName="n")))

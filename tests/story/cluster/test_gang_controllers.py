@@ -20,9 +20,9 @@ from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from deploy.local.stack import Stack
 from deploy.local.tools import JOBSET, JOBSET_TOOLS, LWS, LWS_TOOLS, GoModule, Tool
-from tests.story.cluster.test_gangs import Place
+from tests.story.cluster.test_gangs import CARDS, Place
 from tests.story.cluster.test_metering import set_budget
-from tests.support.control_plane import apply, kubectl
+from tests.support.control_plane import answer, apply, kubectl
 from tests.support.go_programs import CRDS, WEBHOOKS
 from tests.support.scenes import Awaited, Scene, scene
 from tests.support.waiting import at_once
@@ -143,6 +143,125 @@ def test_the_jobs_of_a_jobset_start_together(stack: Stack, reader: str) -> Scene
         assert annotations["bursar.dev/gang-size"] == "3"
     yield from is_told_and_explained(place, created, reader)
     yield from starts_whole(place, 3)
+
+
+def without_cards(place: Place) -> Json:
+    """Pods without GPUs there."""
+    of = template(place)
+    (container,) = of["spec"]["containers"]
+    bare = {**container, "resources": {"requests": {"cpu": "10m"}}}
+    return {**of, "spec": {**of["spec"], "containers": [bare]}}
+
+
+def first_of(place: Place, name: str) -> Json:
+    """The pod whose name begins so."""
+    return next(each for each in place.pods() if each["metadata"]["name"].startswith(name))
+
+
+def waits_and_starts(place: Place, name: str) -> Scene:
+    """The pod without GPUs whose name begins so waits with two workers for a card, and starts with them."""
+    yield "all to wait", lambda: len(place.gated()) == 3
+    yield place.stays()
+    first = first_of(place, name)
+    assert first["spec"]["schedulingGates"] == [CARDS]
+    assert "bursar.dev/governed" not in first["metadata"].get("labels", {})
+    place.node(f"{place.name}-more", 1)
+    yield place.number_bound(3)
+
+
+def is_made_again(place: Place, name: str) -> Scene:
+    """One in its place starts at once."""
+    before = first_of(place, name)["metadata"]["name"]
+    place.stack.cp.api.call("DELETE", f"{place.path}/{before}", {"gracePeriodSeconds": 0})
+    yield "another in its place", lambda: before not in place.names() and len(place.bound()) == 3
+
+
+@scene
+def test_the_driver_of_a_jobset_waits_for_its_workers(stack: Stack) -> Scene:
+    set_budget(stack, "driven", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "driven", 1)
+    jobs = [
+        {"name": name, "template": {"spec": {"parallelism": n, "completions": n, "template": of}}}
+        for name, n, of in (("driver", 1, without_cards(place)), ("worker", 2, template(place)))
+    ]
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/driven/jobsets"
+    owner = owner_of(path, "JobSet", {"replicatedJobs": jobs})
+    yield is_known(stack, path, owner)
+    stack.cp.api.call("POST", path, owner)
+
+    yield from waits_and_starts(place, "train-driver-")
+    yield from is_made_again(place, "train-driver-")
+
+
+@scene
+def test_a_groups_leader_without_gpus_waits_for_its_workers(stack: Stack) -> Scene:
+    set_budget(stack, "leads", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "leads", 1)
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/leads/leaderworkersets"
+    group = {"size": 3, "leaderTemplate": without_cards(place), "workerTemplate": template(place)}
+    owner = owner_of(path, "LeaderWorkerSet", {"replicas": 1, "leaderWorkerTemplate": group})
+    yield is_known(stack, path, owner)
+    stack.cp.api.call("POST", path, owner)
+
+    yield from waits_and_starts(place, "train-0")
+
+
+@scene
+def test_the_launcher_of_an_mpijob_waits_for_its_workers(stack: Stack) -> Scene:
+    """Its pods are made as mpi-operator v0.6.0 makes them: the workers, then a Job of the launcher."""
+    set_budget(stack, "launched", "gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "launched", 1)
+    made = definition("kubeflow.org", "MPIJob", "v2beta1")
+    apply(stack.cp, made)
+    yield "MPIJobs to be served", partial(is_served, stack, made["metadata"]["name"])
+    path = "/apis/kubeflow.org/v2beta1/namespaces/launched/mpijobs"
+    replicas = {
+        "Launcher": {"replicas": 1, "template": without_cards(place)},
+        "Worker": {"replicas": 2, "template": template(place)},
+    }
+    owner = owner_of(path, "MPIJob", {"mpiReplicaSpecs": replicas})
+    yield is_known(stack, path, owner)
+    created = stack.cp.api.call("POST", path, owner)
+
+    by = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "train", "controller": True}
+    metadata = {"ownerReferences": [{**by, "uid": created["metadata"]["uid"]}]}
+    launcher, worker = (
+        {**of, "metadata": {**of["metadata"], "labels": {"training.kubeflow.org/job-name": "train"}}}
+        for of in (each["template"] for each in created["spec"]["mpiReplicaSpecs"].values())
+    )
+    for at in range(2):
+        pod = {**worker, "metadata": {**worker["metadata"], **metadata, "name": f"train-worker-{at}"}}
+        stack.cp.api.call("POST", place.path, pod)
+    launcher["spec"]["restartPolicy"] = "OnFailure"
+    job = owner_of("/apis/batch/v1", "Job", {"template": launcher})
+    named = {"metadata": {**metadata, "name": "train-launcher"}}
+    stack.cp.api.call("POST", "/apis/batch/v1/namespaces/launched/jobs", {**job, **named})
+
+    yield from waits_and_starts(place, "train-launcher-")
+    yield from is_made_again(place, "train-launcher-")
+
+
+@scene
+def test_who_writes_an_owner_whose_launcher_does_not_wait_is_warned(stack: Stack) -> Scene:
+    set_budget(stack, "warned", "gpuHours: 100\n")
+    place = Place(stack, "warned")
+    jobs = [
+        {"name": name, "template": {"spec": {"template": of}}}
+        for name, of in (("driver", without_cards(place)), ("worker", template(place)))
+    ]
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/warned/jobsets"
+    owner = owner_of(path, "JobSet", {"replicatedJobs": jobs})
+    warning = (
+        "spec.replicatedJobs[0].template.spec.template: its pods start at once, and do not wait for those"
+        ' with GPUs; with dependsOn: [{name: "worker", status: Ready}], listed after it, they do.'
+    )
+
+    yield "the warning", lambda: warning in answer(stack.cp, "POST", f"{path}?dryRun=All", owner).warnings
+    driver, worker = jobs
+    depends = {**driver, "dependsOn": [{"name": "worker", "status": "Ready"}]}
+    helped = owner_of(path, "JobSet", {"replicatedJobs": [worker, depends]})
+    said = answer(stack.cp, "POST", f"{path}?dryRun=All", helped)
+    assert (said.refusal, [each for each in said.warnings if "GPUs" in each]) == ("", [])
 
 
 def is_told_and_explained(place: Place, owner: Json, reader: str) -> Scene:
@@ -313,12 +432,12 @@ def test_a_job_that_is_made_smaller_while_it_waits_starts_with_fewer(stack: Stac
     yield job.place.number_bound(2)
 
 
-def definition(group: str, kind: str) -> Json:
+def definition(group: str, kind: str, served: str = "v1") -> Json:
     """Of a kind whose controller is not here: any fields, lists without keys as those of KubeRay."""
     plural = f"{kind.lower()}s"
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"type": "object", "properties": {"spec": free}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    version = {"name": served, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
     names = {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"}
     spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
     api = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}

@@ -49,20 +49,25 @@ def govern(pod: Json, admission: Admission) -> list[Operation]:
     ]
 
 
+def gang_gate(pod: Json, group: str) -> list[Operation]:
+    """The operations that let a pod without GPUs wait for this gang; empty where it has the gate."""
+    return _gates(pod, "", group, "")
+
+
 def _gates(pod: Json, hold: HeldFor, gang_key: str, declared: str) -> list[Operation]:
     """Sets our scheduling gates for a held pod; removes them, and their annotations, from any other."""
-    gates, annotations = sequence_of(pod["spec"].get("schedulingGates")), annotations_of(pod)
+    present, annotations = sequence_of(pod["spec"].get("schedulingGates")), annotations_of(pod)
     said = {names.HELD: hold, names.GANG_KEY: gang_key, names.DECLARED: declared}
-    if not (hold or gates) and said.keys().isdisjoint(annotations):
+    if not (hold or gang_key or present) and said.keys().isdisjoint(annotations):
         return []  # nearly always
     wanted = {names.BUDGET_GATE: hold, names.GANG_GATE: gang_key}
-    there = [gate["name"] for gate in gates]
+    there = [gate["name"] for gate in present]
     unwanted = [index for index, name in enumerate(there) if name in wanted and not wanted[name]]
     unsaid = [name for name, value in said.items() if name in annotations and not value]
     operations = [remove(f"/metadata/annotations/{escaped(name)}") for name in unsaid]
     operations += [remove(f"/spec/schedulingGates/{index}") for index in reversed(unwanted)]
     missing = [{"name": name} for name, value in wanted.items() if value and name not in there]
-    if missing and not gates:
+    if missing and not present:
         return [*operations, add("/spec/schedulingGates", missing)]
     return [*operations, *(add("/spec/schedulingGates/-", gate) for gate in missing)]
 

@@ -15,7 +15,7 @@ from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labe
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import gang_of
+from timekeeper.core.gangs import gang_of, waits_for_gang
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
@@ -217,9 +217,15 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         if is_ours or is_written_label(name):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
-        is_held = request is not None and bool(marks.recorded_hold(pod))
-        if gate["name"].startswith(OURS) and not (is_held and gate["name"] in names.GATES):
+        if gate["name"].startswith(OURS) and gate["name"] not in _gates_of(pod, request):
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
+
+
+def _gates_of(pod: Json, request: GPURequest | None) -> Sequence[str]:
+    """Those that governing writes."""
+    if request is None:
+        return (names.GANG_GATE,) if waits_for_gang(pod) else ()
+    return names.GATES if marks.recorded_hold(pod) else ()
 
 
 def forged_in(
