@@ -69,6 +69,17 @@ def test_a_session_that_began_after_a_price_has_no_use_at_the_one_before(books: 
     assert (row["measured"], row["used"]) == (GPU * HOUR * 3 // 2, GPU * HOUR * 3 // 4)
 
 
+def test_each_hour_of_a_session_that_runs_has_its_own_use(books: Books) -> None:
+    each = run("a", NINE, ELEVEN + HOUR)
+    books.write(replace(each, posted=(), settled=False, heard_ms=ELEVEN + HOUR))
+    measured(books, each, NINE, TEN, ELEVEN)
+
+    shown = [books.rows(f"from={at}&to={at + HOUR}&group=pod&use=true") for at in (NINE, TEN, ELEVEN)]
+
+    # TEN has the change of the price, of which each part has a row
+    assert [sum(row["measured"] for row in rows) for rows in shown] == [GPU * HOUR] * 3
+
+
 def test_the_hour_of_a_change_is_used_under_what_was_in_force_when_it_began(books: Books) -> None:
     each = run("a", NINE, ELEVEN + HOUR)
     books.write(each)

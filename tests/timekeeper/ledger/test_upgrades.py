@@ -6,6 +6,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
@@ -196,13 +197,20 @@ def amounts(town: Town) -> dict[str, int]:
     return {row["pod"]: row["amount"] for row in rows}
 
 
+def _utc(text: str) -> str:
+    """A time of a file as the earlier release wrote it: files have the zone's own times since."""
+    return datetime.fromisoformat(text).astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 def test_what_an_earlier_release_charged_is_what_it_said(ended: Town) -> None:
     """Before the first tick and after it: statements, modes, prices, and which sessions were of what."""
     town = ended
 
     def bill() -> list[str]:
         path = f"/v1/usage?from=0&to={T0 + DAY}&group=namespace&format=csv"
-        return [str(line) for line in town.get(path).text.splitlines()]
+        heading, *lines = town.get(path).text.splitlines()
+        rows = (line.split(",", 2) for line in lines)
+        return [heading, *(f"{_utc(begun)},{_utc(end)},{rest}" for begun, end, rest in rows)]
 
     write_accounts(town.store, town.clock())
     for path, said in SAID["answers"].items():

@@ -129,7 +129,10 @@ FIGURE = "it must be a whole number of 64 bits, or a printable text of at most 1
 TEXT = "it must be a printable text of 1 to 253 characters"
 AMOUNT = "it must be a whole number from 0 to 2147483648"
 RESOURCES = "it must be an object of at most 64 whole numbers"
-HOURS = "it must be a number of GPU-hours other than 0, with at most 8 decimals, at most 1000000000"
+HOURS = (
+    "it must be a number of GPU-hours other than 0, with at most 8 decimals or as an answer has it, at most"
+    " 1000000000"
+)
 REASON = "it must be a text of 1 to 500 characters, without line breaks"
 CLOSED = "no such field; allowed: gpuHours, amount, reason, subject, from, kind"
 

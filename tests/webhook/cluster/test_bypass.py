@@ -589,6 +589,11 @@ def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted
 
 
 PRIVILEGED_CARDS = ".securityContext.privileged: a privileged container can open every card of its node"
+# of a copy, whose containers kubectl has share their processes
+SHARES_PROCESSES = (
+    "Warning: spec.shareProcessNamespace: containers that wait for all processes, or end them, meet ours, so"
+    " the pod gets no sidecar, and the kubelet's timestamps charge it.\n"
+)
 # what the container is refused with that a profile of `kubectl debug` adds to a GPU pod, or to a copy of it
 PROFILES = {
     **dict.fromkeys(("general", "baseline", "restricted", "netadmin"), ""),
@@ -609,7 +614,7 @@ def test_kubectl_debug_shows_no_cards_and_its_copy_of_a_gpu_pod_is_charged(
     if refused := PROFILES[profile]:
         assert [(code, refused in text) for code, text in said] == [(1, True), (1, True)]
         return
-    assert said == [(0, ""), (0, "")]
+    assert said == [(0, ""), (0, SHARES_PROCESSES)]
     (added,) = stored(world, pod)["spec"]["ephemeralContainers"]
     assert env(added) == {VISIBLE: "void"}
     second = stored(world, copied)
@@ -635,7 +640,7 @@ def test_kubectl_debug_copies_no_gpu_pod_to_the_node_where_it_runs(world: Regist
 
     assert code == 1
     assert "spec.nodeName: a GPU pod that names its node bypasses the scheduler" in said
-    assert world.said(*command, "--copy-to=elsewhere") == (0, "")
+    assert world.said(*command, "--copy-to=elsewhere") == (0, SHARES_PROCESSES)
     assert "nodeName" not in stored(world, "elsewhere")["spec"]
 
 

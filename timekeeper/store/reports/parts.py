@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import BY_DEVICE, CLAIMED, DATED, LABEL, ReportQuery
-from timekeeper.core.ledger.charged import NEVER
+from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HOUR_MS, POSTINGS, SESSIONS
 from timekeeper.store.engine.workloads import label_of, workload
 from timekeeper.store.reports.columns import (
@@ -214,7 +214,10 @@ class Parts:
         found = {
             "requested_milli": (own.requested_milli, func.min(old.requested_milli)),
             "start_ms": (func.coalesce(first, own.bound_ms), func.min(old.from_ms)),
-            "end_ms": (case((own.settled_ms.is_not(None), end), else_=NEVER), func.max(old.to_ms + 0)),
+            "end_ms": (
+                case((own.settled_ms.is_not(None), end), else_=literal(FOREVER_MS, BigInteger)),
+                func.max(old.to_ms + 0),
+            ),
         }
         columns = (
             func.coalesce(
