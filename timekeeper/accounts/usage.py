@@ -56,7 +56,7 @@ class PriceInterval:
     currency: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PricedCorrection:
     """A part of a correction of a bill, with its group and price; ``correction`` has its amount and time;
     ``span``: the time range it was made in."""

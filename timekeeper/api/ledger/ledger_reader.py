@@ -309,7 +309,8 @@ class LedgerReader:
                 for terms, part in months.parts_of(connection, history, correction):
                     if asked.group in ("", terms[0]):
                         entry = replace(correction, amount=part.amount, at_ms=part.from_ms)
-                        found.append(PricedCorrection(entry, span, *terms, part))
+                        own = dict(zip(("group", "price", "currency"), terms, strict=True))
+                        found.append(PricedCorrection(correction=entry, span=span, **own, part=part))
         return found
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
