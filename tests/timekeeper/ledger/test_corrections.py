@@ -5,7 +5,7 @@ import csv
 import io
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from tests.timekeeper.books import Books, Json, Run, days
+from tests.timekeeper.ledger.test_months_follow import step
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
 from timekeeper.store.engine.schema import CHARGE_CORRECTIONS, SESSIONS
 
@@ -364,10 +365,14 @@ MONTHS = {
 }
 
 
-def money(books: Books, query: str, group: str = "") -> Counter[tuple[str, int]]:
+NAMES = ("2026-09", *MONTHS, "2027-01")
+ZONES = ("America/Los_Angeles", "Asia/Tokyo", "Europe/Budapest", "UTC", "Pacific/Kiritimati", "Pacific/Niue")
+
+
+def money(books: Books, query: str, names: Iterable[str], group: str = "") -> Counter[tuple[str, int]]:
     """By group and price, of all months."""
     found: Counter[tuple[str, int]] = Counter()
-    for month in MONTHS:
+    for month in names:
         text = books.get(f"/v1/usage?format=csv&month={month}&{query}").text
         for row in csv.DictReader(io.StringIO(text)):
             exact = Fraction(int(row["amount"]) * int(row["price"])) * UNIT
@@ -376,23 +381,46 @@ def money(books: Books, query: str, group: str = "") -> Counter[tuple[str, int]]
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_money_of_all_groups_over_all_months_is_what_was_billed(books: Books, seed: int) -> None:
-    """Histories of moves, prices and corrections, of which some are refused."""
-    world, taken = World(seed), 0
+def move(books: Books, chance: random.Random) -> None:
+    """Somebody moves the clock of the budgets; the settler closes the months that it can, or is away."""
+    books.entries(("_settings", f"timeZone: {chance.choice(ZONES)}", books.clock() - 1))
+    if chance.random() < 0.6:
+        step(books)
+
+
+def bounds_of(books: Books, month: str) -> tuple[int, int]:
+    found = books.get(f"/v1/months/{month}").get_json()
+    return found["from"], found["to"]
+
+
+@pytest.mark.parametrize(("seed", "has_zones"), [(0, False), (1, False), (2, True), (3, True)])
+def test_the_money_of_all_groups_over_all_months_is_what_was_billed(
+    books: Books, seed: int, has_zones: bool
+) -> None:
+    """Histories of moves, prices and corrections, of which some are refused; with time zones that change, and
+    months that are closed or wait meanwhile."""
+    world, taken, names = World(seed), 0, NAMES if has_zones else tuple(MONTHS)
     world.write(books)
+    if has_zones:
+        books.clock.at_ms = OCTOBER + 20 * DAY
+        while books.clock() < T0:
+            move(books, world.chance)
+            books.clock.turn(world.chance.randrange(1, 9) * DAY)
+        books.clock.at_ms = max(books.clock(), T0)
     billed = sum((world.charged(name, OCTOBER, T0) for name in world.terms), Counter[tuple[str, int]]())
-    for number in range(14):
+    for number in range(10):
         books.clock.turn(world.chance.randrange(1, 30) * HOUR)
         target = world.chance.choice(world.runs)
         uid, month = world.chance.choice((target.uid, "")), world.chance.choice(("2026-10", "2026-11"))
-        there = world.charged(target.namespace, *MONTHS[month], uid)
+        there = world.charged(target.namespace, *bounds_of(books, month), uid)
+        if not has_zones:
+            assert bounds_of(books, month) == MONTHS[month]
         amount = world.chance.choice((-1, -1, 1)) * world.chance.randrange(1, there.total() // 2 + 2)
         body = {"namespace": target.namespace, "month": month, "reason": "r", "amount": amount}
         body |= {"uid": uid} if uid else {}
         answer = books.post("/v1/corrections", body, **{"Idempotency-Key": f"k{number}"})
         books.clock.turn(HOUR)
-        changed = money(books, "group=group")
+        changed = money(books, "group=group", names)
         changed.subtract(billed)
         assert changed.total() == (amount if answer.status_code == 200 else 0)
         assert all(value * amount >= 0 for value in changed.values())
@@ -403,14 +431,17 @@ def test_the_money_of_all_groups_over_all_months_is_what_was_billed(books: Books
                 assert abs(value - Fraction(amount * there[key], there.total())) < 1
         taken += answer.status_code == 200
         billed.update(changed)
+        if has_zones and world.chance.random() < 0.4:
+            move(books, world.chance)
+            assert money(books, "group=group", names) == +billed  # whatever the months are now
 
-    assert taken > 5
+    assert taken > 3
     assert not -billed
-    groups = [money(books, f"namespace=_group.{name}", name) for name in ("vision", "speech")]
+    groups = [money(books, f"namespace=_group.{name}", names, name) for name in ("vision", "speech")]
     of_groups = Counter({key: value for key, value in billed.items() if key[0]})
     assert +sum(groups, Counter[tuple[str, int]]()) == +of_groups
     by_pod = Counter[str]()
-    for month in MONTHS:
+    for month in names:
         text = books.get(f"/v1/usage?format=csv&month={month}&group=pod").text
         for row in csv.DictReader(io.StringIO(text)):
             by_pod[row["uid"]] += int(row["amount"])
