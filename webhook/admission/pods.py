@@ -86,14 +86,16 @@ def _mutate(review: PodReview, standing_of: StandingOf, policy: AdmissionPolicy)
         return _after(review, as_written(review.pod, policy), standing_of, policy)
     violations = pod_violations(plain, parsed, policy)
     forged = forged_in(review.pod, plain, parsed.request, violations)
-    if enforcing and (forged or is_export(review.pod)):
+    is_exported = is_export(review.pod, policy)
+    if enforcing and (forged or is_exported):
         answered = _after(review, as_written(review.pod, policy), standing_of, policy)
     else:
         others = [violation for violation in violations if violation not in forged] if forged else violations
         answered = _judged(review, plain, parsed, others, standing_of, policy)
         if not forged:
             return answered
-    paths = [*(violation.path for violation in forged), *(["spec.nodeName"] if is_export(review.pod) else [])]
+    node = ["spec.nodeName"] if is_exported else []
+    paths = [*(violation.path for violation in forged), *node]
     rules = ((violation.rule, "warn") for violation in forged)
     return _noted(answered, marks_removed(paths, not enforcing), *rules)
 

@@ -9,6 +9,7 @@ from tests.webhook.worlds import (
     OBSERVING,
     PAID,
     POLICY,
+    UNPLACED,
     WITHOUT_SIDECAR,
     admitted,
     governed,
@@ -18,7 +19,7 @@ from tests.webhook.worlds import (
     plain,
     review,
 )
-from tests.worlds import Json
+from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from webhook.admission.validation import validate
 
@@ -66,6 +67,17 @@ def test_a_node_by_hand_stays_refused_also_beside_a_placement_without_our_label(
 
     for raw in (bare, forged):
         assert mutated(raw).rules == (("node-name", "enforce"),)
+
+
+def test_where_placement_is_off_a_node_by_hand_stays_and_one_that_a_scheduler_gave_goes() -> None:
+    by_hand = governed(admitted(limits_of("main", nvidia_com__gpu="1"), nodeName="n"), policy=UNPLACED)
+    placed = governed(
+        admitted(plain(), schedulerName="kai-scheduler", annotations={"gpu-fraction": "0.5"}), policy=UNPLACED
+    )
+
+    assert mutated(by_hand, policy=UNPLACED).operations == ()
+    bound = {**placed, "spec": {**placed["spec"], "nodeName": "n"}}
+    assert without_empty(again(bound, UNPLACED)) == without_empty(placed)
 
 
 def test_validate_refuses_what_mutate_did_not_see() -> None:

@@ -367,6 +367,7 @@ def test_a_pod_of_anothers_gang_is_left_to_it_or_refused_and_never_moved(schedul
     kept = patched(raw, list(mutated(raw, policy=named).operations))
     refusal = mutated(raw).refusal
 
+    assert mutated(raw, policy=replace(POLICY, takes_whole_cards=True)).refusal == refusal
     assert kept["spec"]["schedulerName"] == scheduler
     assert "schedulingGates" not in kept["spec"]
     assert validate(review(kept), named).refusal == ""

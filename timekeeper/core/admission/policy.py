@@ -8,12 +8,14 @@ from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import foreign_mark
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import ParsedRequest, parse_new
 from timekeeper.core.standings import NO_CAPS, Caps
+from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
 
 UnknownStanding = Literal["inBudget", "overBudget"]
@@ -169,6 +171,20 @@ def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
     own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
     theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name, policy.cluster_default)
     return theirs and value is not None and most is not None and value > most
+
+
+def may_name_its_node(request: GPURequest | None, policy: AdmissionPolicy) -> bool:
+    """Whether no scheduler assigns the pod's cards, but the plugin of the node where it runs. ``request`` is
+    None where it is not valid."""
+    return not policy.places and (request is None or bool(BY_NAME[request.dialect].by_plugin))
+
+
+def mark_of_its_scheduler(pod: Json, policy: AdmissionPolicy) -> str:
+    """What says that the scheduler of another system, which the pod names, starts it with others; ""
+    without."""
+    ours = (*DEFAULT_SCHEDULERS, policy.scheduler_name)
+    mark = "" if (pod["spec"].get("schedulerName") or "") in ours else foreign_mark(pod)
+    return "" if "[kueue." in mark else mark  # a system that schedules no pod
 
 
 def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from timekeeper.core.admission.admission import placed_by
 from timekeeper.core.admission.json_patch import Operation, add, escaped, remove
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
-from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.policy import AdmissionPolicy, mark_of_its_scheduler
 from timekeeper.core.dialects import native, nvidia
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import GPU_PERCENT
@@ -22,11 +22,14 @@ _KUEUE = frozenset(("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed"))
 
 def in_bursars_words(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -> list[Operation]:
     """What makes the pod request the same cards of Bursar's nodes; empty where it stays as it is: where the
-    setting is another, where Kueue counts it, or another system places it or reads annotations of it."""
+    setting is another, where Kueue counts it, or another system places or starts it or reads annotations of
+    it."""
     if request is None or request.dialect != nvidia.DIALECT.name or not policy.takes_whole_cards:
         return []
     if counted_by_kueue(pod) or placed_by(pod["spec"], request.dialect, policy) != policy.scheduler_name:
         return []
+    if mark_of_its_scheduler(pod, policy):
+        return []  # it is refused, as its user wrote it
     if not annotations_of(pod).keys().isdisjoint(nvidia.ANNOTATIONS.names):
         return []
     return list(_operations(pod, {each.container: each.ask.devices for each in request.asks}))

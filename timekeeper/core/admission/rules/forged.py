@@ -12,11 +12,12 @@ from timekeeper.core.admission.admission import class_status
 from timekeeper.core.admission.json_patch import Operation, add, remove
 from timekeeper.core.admission.mutation import sidecar
 from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
-from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.policy import AdmissionPolicy, may_name_its_node
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.gangs import gang_of, waits_for_gang
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -109,11 +110,16 @@ def _is_label_mark(label: str) -> bool:
     return is_written_label(label) or (label.startswith(OURS) and not is_misplaced)
 
 
-def is_export(pod: Json) -> bool:
-    """Whether this new pod was governed and bound once, as its marks say."""
+def is_export(pod: Json, policy: AdmissionPolicy) -> bool:
+    """Whether this new pod was governed and bound once, as its marks say. A node that its user may name says
+    nothing of that: this may be a second call."""
     annotations = annotations_of(pod)
-    was_bound = names.DEVICES in annotations or (names.REQUEST in annotations and pod["spec"].get("nodeName"))
-    return bool(was_bound) and labels_of(pod).get(names.GOVERNED) == "true"
+    if labels_of(pod).get(names.GOVERNED) != "true":
+        return False
+    if names.DEVICES in annotations:
+        return True
+    has_node = names.REQUEST in annotations and bool(pod["spec"].get("nodeName"))
+    return has_node and (policy.places or not may_name_its_node(parse_new(pod, "pass").request, policy))
 
 
 def without_marks(pod: Json, policy: AdmissionPolicy) -> Json:
@@ -144,7 +150,7 @@ def _given_fields(pod: Json, policy: AdmissionPolicy) -> tuple[str, ...]:
     """The fields of the spec that a scheduler and Bursar gave it: the node, and the class of the recorded
     standing and hold. Another class is its user's."""
     spec, recorded = pod["spec"], annotations_of(pod).get(names.STANDING)
-    node = ("nodeName",) if is_export(pod) else ()
+    node = ("nodeName",) if is_export(pod, policy) else ()
     if recorded not in WORDS:
         return node
     given = policy.class_of(class_status(recorded, marks.recorded_hold(pod)))
@@ -158,7 +164,7 @@ def as_written(pod: Json, policy: AdmissionPolicy) -> list[Operation]:
         pod["metadata"],
         pod["spec"],
         without_marks(pod, policy),
-        is_export(pod),
+        is_export(pod, policy),
     )
     kept: Json = {
         "/metadata/annotations": {

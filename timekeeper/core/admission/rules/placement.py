@@ -12,6 +12,8 @@ from timekeeper.core.admission.policy import (
     DEFAULT_SCHEDULERS,
     AdmissionPolicy,
     is_above_budget_class,
+    mark_of_its_scheduler,
+    may_name_its_node,
     scheduler_of,
 )
 from timekeeper.core.admission.rules.size import size_violations
@@ -25,7 +27,6 @@ from timekeeper.core.dialects import (
     replaced_schedulers,
     tencent,
 )
-from timekeeper.core.gangs import foreign_mark
 from timekeeper.core.json_values import Json
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.request.request import containers
@@ -36,8 +37,6 @@ from timekeeper.core.violation import Violation, shown
 _SWITCH = "or an administrator sets placement: on, in the namespace's budget entry or in _settings"
 
 LEGACY_SIDECAR = "gpu-sidecar"
-
-_OF_QUEUES = re.compile(r"\[kueue\.")  # the marks of a system that schedules no pod
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,100}", re.ASCII)
@@ -138,8 +137,7 @@ def placement_violations(
     """For a pod with a GPU request: what would prevent its placement, or its end in time. ``request`` is None
     where the request is not valid."""
     spec = pod["spec"]
-    by_plugin = request is None or BY_NAME[request.dialect].by_plugin
-    if policy.places or not by_plugin:  # else no scheduler assigns cards
+    if not may_name_its_node(request, policy):
         yield from _by_hand(spec)
     yield from _init_containers(spec)
     if policy.places:
@@ -226,8 +224,8 @@ def _scheduler(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -
         return
     if request is None and (_names_request_of(scheduler, pod) or _is_of_other_devices(pod)):
         return
-    mark = foreign_mark(pod)
-    if mark and not _OF_QUEUES.search(mark) and scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name):
+    mark = mark_of_its_scheduler(pod, policy)
+    if mark:
         yield _started_by_another(scheduler, mark, request)
         return
     replaced = replaced_schedulers(request.dialect) if request is not None else ()
