@@ -131,6 +131,11 @@ def test_the_largest_use_is_that_of_all_who_have_any(many: Dashboards) -> None:
 
     assert "These are the sums of the 200 largest users alone; there are more." in shown
     assert "there are more" not in page(client, "/waste?group=group&span=month")
+    for query in ("", "&below=50"):
+        of_some = page(client, f"/waste?group=pod&span=month{query}")
+        assert "None of the 200 largest users was measured" in of_some
+        assert "none has" not in of_some
+        assert "none has" in page(client, f"/waste?group=group&span=month{query}")
 
 
 def test_the_newest_grants_are_those_of_all(made: Dashboards) -> None:
