@@ -66,9 +66,8 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
     """A correction as a line of a CSV report. Its last cell has reason, author and the month of the wrong
     charge; charges leave it empty."""
-    at_ms = priced.correction.created_ms
-    span = asked.step_at(at_ms) if asked.step else priced.span
-    known = _corrected(asked, priced) | _bounds(span, ZoneInfo(asked.zone)) | _step(asked, at_ms)
+    span = asked.step_at(priced.correction.created_ms) if asked.step else priced.span
+    known = _corrected(asked, priced) | _bounds(span, ZoneInfo(asked.zone)) | _step(asked, _middle(span))
     return {name: known.get(name, "") for name in columns(asked, True)}
 
 
@@ -77,10 +76,13 @@ def _bounds(span: Interval, zone: tzinfo = UTC) -> dict[str, str]:
 
 
 def _step(asked: ReportQuery, at_ms: int) -> dict[str, str]:
-    """What the calendar calls the step of this moment: of its middle, which is in it whatever time zones cut
-    the ends of months."""
-    span = asked.step_at(at_ms) if asked.step else None
-    return {"step": _named(asked.step, asked.zone, (span.start_ms + span.end_ms) // 2)} if span else {}
+    """What the calendar calls the step of this moment."""
+    return {"step": _named(asked.step, asked.zone, at_ms)} if asked.step else {}
+
+
+def _middle(span: Interval) -> int:
+    """A moment that the calendar has in the span's step, whatever time zones cut the ends of months."""
+    return (span.start_ms + span.end_ms) // 2
 
 
 iso, _named = lru_cache(1_024)(exact_moment), lru_cache(1_024)(calendar_name)
@@ -116,7 +118,7 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     sums = line.sums
     has_times = bool(asked.step or asked.beside)
     row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if has_times else {}
-    row |= _step(asked, line.span.start_ms)
+    row |= _step(asked, _middle(line.span))
     row |= zip(asked.columns, line.key, strict=True)
     row |= {
         "posted": sums.posted,

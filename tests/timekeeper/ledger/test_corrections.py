@@ -95,6 +95,26 @@ def test_a_pods_hours_go_back_at_their_price_to_the_group_that_was_charged(books
     assert (row["BilledCost"], row["ListUnitPrice"], row["ResourceId"]) == (-20, 2, "a")
 
 
+@pytest.mark.parametrize(
+    ("step", "of_charge", "of_entry"),
+    [("month", "2026-10", "2026-11"), ("day", "2026-10-03", "2026-11-21")],
+)
+def test_focus_names_the_step_of_the_wrong_charge_and_a_sheet_that_of_the_correction(
+    books: Books, step: str, of_charge: str, of_entry: str
+) -> None:
+    """November has the correction, and no step of November has the charge."""
+    books.write(run("a", 3, 10))
+    correct(books, "-10", pod="a")
+    books.clock.turn(HOUR)
+
+    asked = f"from={NOVEMBER}&to={DECEMBER}&by={step}"
+    (row,) = books.get(f"/v1/usage?{asked}&format=focus").get_json()["rows"]
+    sheet = csv.DictReader(io.StringIO(books.get(f"/v1/usage?{asked}&format=csv").text))
+
+    assert (row["x_Step"], row["ChargePeriodStart"]) == (of_charge, "2026-10-03T00:00:00Z")
+    assert [line["step"] for line in sheet if line["correction"]] == [of_entry]
+
+
 def test_a_price_that_rose_on_the_months_last_day_is_not_paid_back(books: Books) -> None:
     books.entries(entry("", 2, OCTOBER), entry("", 3, OCTOBER + 30 * DAY))
     books.write(run("a", 3, 100))
