@@ -120,19 +120,21 @@ MARKERS = (
 )
 _OWNED = frozenset(marker.kind for marker in MARKERS if marker.is_owned)
 NAMELESS = "the pod names no gang"
-# Kueue, Volcano, KAI, YuniKorn, koordinator: annotations and labels of the pods that these start together
-OTHERS: Mapping[str, tuple[str, ...]] = {
+# Volcano, KAI, YuniKorn, koordinator: annotations and labels of the pods that these start together
+SCHEDULERS: Mapping[str, tuple[str, ...]] = {
     "annotations": (
         "scheduling.k8s.io/group-name",
         "pod-group-name",
         "yunikorn.apache.org/task-group-name",
         "gang.scheduling.koordinator.sh/name",
     ),
-    "labels": ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name", "kai.scheduler/queue"),
+    "labels": ("kai.scheduler/queue",),
 }
+_KUEUE = ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name")  # it starts pods and schedules none
+OTHERS: Mapping[str, tuple[str, ...]] = {**SCHEDULERS, "labels": (*_KUEUE, *SCHEDULERS["labels"])}
 _SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
 _OURS = names.GANG_ANNOTATIONS
-_COUNTED = frozenset((*_SIZES, names.GANG_LATE))  # what admission writes into templates
+_OF_USERS = frozenset(_OURS) - frozenset(_SIZES)  # what admission never writes into templates
 _SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
 _NAMES_OF_GANGS = frozenset(each.label for each in MARKERS if each.label)
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
@@ -273,11 +275,7 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
         )
         yield _violation(names.GANG, own, "this is no name of a gang", allowed, "train-7")
     other = foreign_mark(pod)
-    if (
-        other
-        and controller_reference(mapping(pod.get("metadata")))
-        and _COUNTED.issuperset(_OURS & annotations.keys())
-    ):
+    if other and controller_reference(mapping(pod.get("metadata"))) and _OF_USERS.isdisjoint(annotations):
         return  # written into the owner's template, whose operator marks its pods afterwards: it gives way
     if other:
         problem = f"{other} leaves the start of these pods to another system"
@@ -371,11 +369,11 @@ def _controller(pod: Json, kind: str) -> Any:
     return reference.get("name") if reference is not None and reference.get("kind") == kind else None
 
 
-def foreign_mark(of: Json) -> str:
+def foreign_mark(of: Json, systems: Mapping[str, tuple[str, ...]] = OTHERS) -> str:
     """What says of a pod, a template or an owner of pods that another system starts these together; ""
-    without it."""
+    without it. ``systems``: marks by field of the metadata."""
     has: Mapping[str, Json] = {"annotations": annotations_of(of), "labels": _labels(of)}
-    known = ((field, name) for field, marks in OTHERS.items() for name in marks)
+    known = ((field, name) for field, marks in systems.items() for name in marks)
     return next((_path(field, name) for field, name in known if name in has[field]), "")
 
 

@@ -400,6 +400,12 @@ def test_a_pod_without_a_mark_or_in_a_queue_of_kueue_is_placed_as_ever(scheduler
         assert after["spec"]["schedulerName"] == "bursar-scheduler"
 
 
+def test_a_queue_of_kueue_hides_no_mark_of_the_pods_scheduler() -> None:
+    queued = member(WHOLE, "kai-scheduler", "kueue.x-k8s.io/queue-name", **{"kai.scheduler/queue": "q"})
+
+    assert "[kai.scheduler/queue] leaves the start of these pods to kai-scheduler" in mutated(queued).refusal
+
+
 def test_a_size_that_a_user_wrote_beside_anothers_mark_is_refused() -> None:
     alone = member(WHOLE, "volcano", "scheduling.k8s.io/group-name", **{"bursar.dev/gang-size": "8"})
     del alone["metadata"]["ownerReferences"]

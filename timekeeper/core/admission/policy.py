@@ -8,7 +8,7 @@ from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.others import claims as of_claims
-from timekeeper.core.gangs import foreign_mark
+from timekeeper.core.gangs import SCHEDULERS, foreign_mark
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
@@ -183,8 +183,7 @@ def mark_of_its_scheduler(pod: Json, policy: AdmissionPolicy) -> str:
     """What says that the scheduler of another system, which the pod names, starts it with others; ""
     without."""
     ours = (*DEFAULT_SCHEDULERS, policy.scheduler_name)
-    mark = "" if (pod["spec"].get("schedulerName") or "") in ours else foreign_mark(pod)
-    return "" if "[kueue." in mark else mark  # a system that schedules no pod
+    return "" if (pod["spec"].get("schedulerName") or "") in ours else foreign_mark(pod, SCHEDULERS)
 
 
 def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
