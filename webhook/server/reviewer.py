@@ -16,7 +16,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import StandingWord
 from webhook.admission import pods
 from webhook.admission.answers import refusal, with_causes
-from webhook.standings import AdmissionCounts, Sums, WorkerCounts
+from webhook.standings import Sums, WorkerCounts
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"
@@ -80,7 +80,8 @@ class Reviewer:
         answer = pods.mutate(review, standing_of, policy)
         admission = answer.admission
         if not review.dry_run and admission is not None and admission.counted is not None:
-            self._count(own, next(self._numbers), namespace, admission.counted, admission.standing)
+            adds = _sums_of(table, namespace, admission.counted, admission.standing)
+            own.add(namespace, next(self._numbers), *adds, self._now_ms())
         return answer
 
     def admitted(self, review: PodReview, answer: AdmissionAnswer, name: str = "") -> AdmissionAnswer:
@@ -97,10 +98,13 @@ class Reviewer:
         now = self._standing(review, table, request, sums, denies=True)
         if now.by_estimate and not now.is_protected:
             exhausted = budget_violations(review.namespace, now, request)
-            refused = with_causes(refusal(exhausted, (), self.policy_for(review.namespace), False), review)
+            refused = with_causes(
+                refusal(exhausted, (), self._policy_of(review.namespace, table), False), review
+            )
             return replace(refused, warnings=answer.warnings, rules=(*refused.rules, *answer.rules))
         if not review.dry_run:
-            self._count(counts.admitted, name, review.namespace, request, now)
+            adds = _sums_of(table, review.namespace, request, now)
+            counts.admitted.add(review.namespace, name, *adds, self._now_ms())
         return answer
 
     def beside(self, claims: Iterable[Json], namespace: str) -> "Reviewer":
@@ -135,13 +139,6 @@ class Reviewer:
         now = standing(table, review.namespace, sums[0], self._now_ms(), self._stale_after_ms, denies)
         return protected(now, protect, review.pod, request, sums[1], lookahead_ms)
 
-    def _count(
-        self, counts: AdmissionCounts, name: str | int, namespace: str, request: GPURequest, now: Standing
-    ) -> None:
-        protect, lookahead_ms = _terms(self._table(), namespace)
-        takes = takes_of(protect, request, lookahead_ms) if protect and now.is_protected else 0
-        counts.add(namespace, name, cost(request, lookahead_ms), takes, self._now_ms())
-
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table
         ages."""
@@ -161,6 +158,12 @@ class Reviewer:
             policy = effective_policy(replace(self._flags, sidecar=sidecar), table, fresh, key)
             policies[key] = policy
         return policy
+
+
+def _sums_of(table: StandingsTable | None, namespace: str, request: GPURequest, now: Standing) -> Sums:
+    protect, lookahead_ms = _terms(table, namespace)
+    takes = takes_of(protect, request, lookahead_ms) if protect and now.is_protected else 0
+    return cost(request, lookahead_ms), takes
 
 
 def _terms(table: StandingsTable | None, namespace: str) -> tuple[Published | None, int | None]:

@@ -71,10 +71,9 @@ def queued_cards(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.makers, NotReadable) or isinstance(facts.nodes, NotReadable):
         return  # said by other checks
     capacities = (mapping(mapping(node.get("status")).get("capacity")) for node in items(facts.nodes))
-    gives = gives_whole_cards(facts)
     if any(integral(capacity.get(USUAL)) for capacity in capacities):
         return
-    stuck = []
+    gives, stuck = gives_whole_cards(facts), []
     for workload in items(facts.makers):
         name, namespace = workload["metadata"]["name"], str(workload["metadata"].get("namespace", ""))
         template = mapping(mapping(workload.get("spec")).get("template"))

@@ -106,7 +106,8 @@ def _takes_cards(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> b
     """Whether Bursar, while it enforces, gives the pod the cards that it requests of NVIDIA's plugin."""
     if not policy.takes_whole_cards:
         return False
-    return bool(in_bursars_words(pod, parsed.request, replace(policy, mode="enforce")))
+    enforcing = policy if policy.mode == "enforce" else replace(policy, mode="enforce")
+    return bool(in_bursars_words(pod, parsed.request, enforcing))
 
 
 def unrequested_devices(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
