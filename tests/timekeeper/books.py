@@ -21,6 +21,7 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
+from timekeeper.settler.months import MonthCloser
 from timekeeper.store.engine.engine import PATIENCE_MS, Connection
 from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
@@ -89,6 +90,12 @@ class Books:
         """Write sessions with their postings."""
         with self.store.writing() as connection:
             write(connection, runs)
+
+    def close_months(self) -> None:
+        """Close those that have ended and can be closed, as the settler's thread does."""
+        with self.store.reading() as connection:
+            history = self.services.ledger.history(connection)
+        MonthCloser(self.store, self.store, lambda: history, self.clock).step()
 
     def roll_up(self, *runs: Run) -> None:
         """Write the rolled-up charges of sessions, net. Each posting must cover one UTC day."""

@@ -13,7 +13,6 @@ from tests.timekeeper.books import Run, days, posting_row
 from tests.timekeeper.dashboards import Dashboards, filled, on_node, waits
 from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json
-from timekeeper.settler.months import MonthCloser
 from timekeeper.store import would
 from timekeeper.store.engine.schema import ENTRY_ERRORS, POSTINGS, SESSIONS
 from timekeeper.store.would import WouldRow
@@ -129,10 +128,8 @@ def time_ms(text: str) -> int:
 
 def _months(made: Dashboards) -> None:
     """September and October are closed as by the settler; later proof takes an hour of September back."""
-    with made.books.store.reading() as connection:
-        history = made.books.services.ledger.history(connection)
     made.books.clock.at_ms = time_ms("2026-11-01T02:00Z")
-    MonthCloser(made.books.store, made.books.store, lambda: history, made.books.clock).step()
+    made.books.close_months()
     made.books.clock.at_ms = T0
     began = time_ms("2026-09-14T06:00Z")
     late = posting_row(Run("uid-align-0", "speech", rate=8_000), 9, began, began + HOUR, -1)

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 from tests.cli.process.test_each_form import served
 from tests.timekeeper.books import Books, posting_row
 from tests.timekeeper.dashboards import ADMIN, READER, filled
-from tests.timekeeper.ledger.test_months import ENDED, ENTRY, LONG, NOVEMBER, step
+from tests.timekeeper.ledger.test_months import ENDED, ENTRY, LONG, NOVEMBER
 from tests.timekeeper.listed import write_accounts
 from tests.timekeeper.worlds import HOUR, user_status
 from timekeeper.cli.main import cli
@@ -67,7 +67,7 @@ def test_what_ends_by_its_answer_asks_once_in_every_form(books: Books, tmp_path:
         return books.app(environ, start)
 
     (tmp_path / "token").write_text(ADMIN)
-    step(books)
+    books.close_months()
     write_accounts(books.store, books.clock())
     with served(counting) as url:
         flags = ["--server", url, "--token-file", str(tmp_path / "token"), "-o", form]
@@ -79,7 +79,7 @@ def test_what_ends_by_its_answer_asks_once_in_every_form(books: Books, tmp_path:
 
 
 def test_a_closed_month_is_proved_until_something_in_it_changes(books: Books, tmp_path: Path) -> None:
-    step(books)
+    books.close_months()
     unchanged = proved(books, tmp_path, "2026-10")
     with books.store.writing() as connection:
         start = NOVEMBER - 9 * HOUR

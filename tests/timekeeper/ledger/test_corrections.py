@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import insert, update
 
 from tests.timekeeper.books import Books, Json, Run, days
-from tests.timekeeper.ledger.test_months_follow import step
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
 from timekeeper.store.engine.schema import CHARGE_CORRECTIONS, SESSIONS
 
@@ -405,7 +404,7 @@ def move(books: Books, chance: random.Random) -> None:
     """Somebody moves the clock of the budgets; the settler closes the months that it can, or is away."""
     books.entries(("_settings", f"timeZone: {chance.choice(ZONES)}", books.clock() - 1))
     if chance.random() < 0.6:
-        step(books)
+        books.close_months()
 
 
 def bounds_of(books: Books, month: str) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from sqlalchemy import Engine, event
 
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Town, budgets
-from timekeeper.settler.months import MonthCloser
 
 BOTH_DATABASES = "reports are SQL"
 NOVEMBER = T0 - 19 * DAY - 10 * HOUR
@@ -130,9 +129,7 @@ def test_a_months_hash_has_each_price_with_its_time(books: Books) -> None:
 def test_a_date_in_a_closed_month_changes_nothing_of_it(books: Books) -> None:
     ended = Run("u", started_ms=NOVEMBER - 9 * HOUR, posted=days(NOVEMBER - 9 * HOUR, NOVEMBER - 8 * HOUR))
     books.write(ended)
-    with books.store.reading() as connection:
-        history = books.services.ledger.history(connection)
-    MonthCloser(books.store, books.store, lambda: history, books.clock).step()
+    books.close_months()
     before = books.get("/v1/usage?format=csv&month=2026-10").text
 
     books.entries(("team-a", "gpuHours: 900\nperiod: month\nprice: 2.5 then 9 from 2026-10-15", T0 + HOUR))

@@ -13,7 +13,6 @@ from sqlalchemy import insert, update
 from tests.timekeeper.books import Books, Json, Run, days, posting_row
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
 from timekeeper.accounts.budget_history import BudgetEntry, History
-from timekeeper.settler.months import MonthCloser
 from timekeeper.store import months
 from timekeeper.store.engine.engine import ConflictError
 from timekeeper.store.engine.schema import CLOSED_MONTHS, ENTRIES, POSTINGS, SESSIONS
@@ -35,13 +34,6 @@ def books(database_url: str) -> Iterator[Books]:
     made.close()
 
 
-def step(books: Books) -> None:
-    """What the settler's thread does."""
-    with books.store.reading() as connection:
-        history = books.services.ledger.history(connection)
-    MonthCloser(books.store, books.store, lambda: history, books.clock).step()
-
-
 def october(books: Books) -> Json:
     found: Json = books.get("/v1/months/2026-10").get_json()
     return found
@@ -54,7 +46,7 @@ def hashed(*rows: list[object]) -> str:
 
 def test_a_closed_month_has_hashes_of_its_charges_grants_and_prices_and_is_unchanged(books: Books) -> None:
     books.write(ENDED, LONG)
-    step(books)
+    books.close_months()
 
     found = october(books)
 
@@ -83,7 +75,7 @@ def test_the_texts_of_all_entries_are_read_for_prices_once_the_transaction_is_ov
 
     read = months.history_of  # type: ignore[attr-defined]
     monkeypatch.setattr(months, "history_of", history_of)
-    step(books)
+    books.close_months()
     found = october(books)
 
     assert (found["state"], found["differs"]) == ("closed", [])
@@ -92,7 +84,7 @@ def test_the_texts_of_all_entries_are_read_for_prices_once_the_transaction_is_ov
 
 def test_a_session_that_goes_on_is_posted_and_folded_without_a_change_of_the_month(books: Books) -> None:
     books.write(ENDED, LONG)
-    step(books)
+    books.close_months()
     posted = days(NOVEMBER - HOUR, NOVEMBER + 2 * HOUR)
     with books.store.writing() as connection:
         rows = [posting_row(LONG, number, *each) for number, each in enumerate(posted)]
@@ -107,7 +99,7 @@ def test_a_session_that_goes_on_is_posted_and_folded_without_a_change_of_the_mon
 
 def test_a_month_waits_for_a_session_whose_last_evidence_is_of_it(books: Books) -> None:
     books.write(ENDED, Run("c", started_ms=NOVEMBER - HOUR, heard_ms=NOVEMBER - 1, settled=False))
-    step(books)
+    books.close_months()
 
     found = october(books)
 
@@ -116,7 +108,7 @@ def test_a_month_waits_for_a_session_whose_last_evidence_is_of_it(books: Books) 
 
 def test_later_proof_shows_as_a_change_with_what_explains_it(books: Books) -> None:
     books.write(ENDED)
-    step(books)
+    books.close_months()
     with books.store.writing() as connection:
         start, end = NOVEMBER - 9 * HOUR, NOVEMBER - 9 * HOUR + HOUR // 2
         late = posting_row(ENDED, 9, start, end, -1) | {"created_ms": books.clock() + 1}
@@ -130,7 +122,7 @@ def test_later_proof_shows_as_a_change_with_what_explains_it(books: Books) -> No
 
 def test_a_price_that_was_changed_behind_the_ledgers_back_shows_without_a_restart(books: Books) -> None:
     books.write(ENDED)
-    step(books)
+    books.close_months()
     assert october(books)["differs"] == []
     of_table = "" if books.store.engine.dialect.name == "sqlite" else " ON entries"
     with books.store.writing() as connection:
@@ -145,7 +137,7 @@ def test_a_price_that_was_changed_behind_the_ledgers_back_shows_without_a_restar
 
 def test_what_was_kept_of_a_closed_month_cannot_be_changed(books: Books) -> None:
     books.write(ENDED)
-    step(books)
+    books.close_months()
 
     with pytest.raises(ConflictError), books.store.writing() as connection:
         connection.execute(update(CLOSED_MONTHS).values(amount=1))
@@ -162,7 +154,7 @@ def correct(books: Books, key: str = "k", **fields: object) -> Json:
 
 def test_a_wrong_charge_is_corrected_by_an_entry_that_the_bill_shows_beside_it(books: Books) -> None:
     books.write(ENDED)
-    step(books)
+    books.close_months()
     before = october(books)["now"]
 
     made = correct(books)
@@ -272,7 +264,7 @@ def test_a_report_names_the_cluster_and_a_closed_month_keeps_its_name(books: Boo
         ("_settings", "clusterName: prod-eu", NOVEMBER + 3 * DAY),
     )
     books.write(ENDED, Run("n", started_ms=NOVEMBER, posted=days(NOVEMBER, NOVEMBER + HOUR)))
-    step(books)
+    books.close_months()
     before = october(books)
     correct(books, pod="b")
     books.clock.turn(HOUR)

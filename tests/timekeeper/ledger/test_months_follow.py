@@ -13,7 +13,6 @@ from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, GPU, HOUR
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.settler.months import MonthCloser
 
 BOTH_DATABASES = "what a month holds is SQL"
 ZONES = ("America/Los_Angeles", "Asia/Tokyo", "Europe/Budapest", "UTC", "Pacific/Kiritimati", "Pacific/Niue")
@@ -39,12 +38,6 @@ def books(database_url: str) -> Iterator[Books]:
     made.close()
 
 
-def step(books: Books) -> None:
-    with books.store.reading() as connection:
-        history = books.services.ledger.history(connection)
-    MonthCloser(books.store, books.store, lambda: history, books.clock).step()
-
-
 def charged(books: Books, query: str) -> float:
     return sum(float(row["gpuHours"]) for row in books.rows(query))
 
@@ -61,7 +54,7 @@ def test_the_next_month_begins_where_the_last_one_ended_in_whatever_zone(
 ) -> None:
     """A pod of 48 h over the edge: 24 are October's, which was closed in UTC or waits, and 24 November's."""
     books.write(EDGE, *([SILENT] if waits else []))
-    step(books)
+    books.close_months()
     books.entries(("_settings", f"timeZone: {zone}", NOVEMBER + 2 * DAY))
 
     state = books.get("/v1/months/2026-10").get_json()["state"]
@@ -91,7 +84,7 @@ def test_the_next_month_begins_where_the_last_one_ended_in_whatever_zone(
         ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z")
     }
     assert charged(books, of_edge) == 24
-    step(books)
+    books.close_months()
     assert books.get("/v1/months/2026-10").get_json()["differs"] == []
 
 
@@ -101,7 +94,7 @@ def test_a_pod_of_the_edge_is_refunded_in_the_month_that_charged_it(books: Books
     last = Run("last", started_ms=NOVEMBER - HOUR, posted=days(NOVEMBER - HOUR, NOVEMBER))
     first = Run("first", started_ms=NOVEMBER, posted=days(NOVEMBER, NOVEMBER + HOUR))
     books.write(last, first)
-    step(books)
+    books.close_months()
     books.entries(("_settings", f"timeZone: {zone}", NOVEMBER + 2 * DAY))
 
     for pod, month in (("last", "2026-10"), ("first", "2026-11")):
@@ -194,7 +187,7 @@ def test_the_sum_of_all_months_is_the_sum_of_all_charges(books: Books, seed: int
     books.clock.at_ms = begin + 25 * DAY
     while books.clock() < end:
         if random.random() < 0.7:
-            step(books)
+            books.close_months()
         books.clock.turn(random.randrange(1, 20 * DAY))
         books.entries(("_settings", f"timeZone: {random.choice(ZONES)}", books.clock() - 1))
     books.clock.at_ms = max(books.clock(), end + 40 * DAY)
@@ -207,7 +200,7 @@ def test_the_sum_of_all_months_is_the_sum_of_all_charges(books: Books, seed: int
     assert sum(sums) == total
     assert sum(row["amount"] for row in by_month) == total
     assert len({row["BillingPeriodStart"] for row in focus}) == len(by_month)
-    step(books)
+    books.close_months()
     pages = {name: books.get(f"/v1/months/{name}").get_json() for name in names}
     assert [page["now"]["amount"] for page in pages.values()] == sums
     assert {page["state"] for page in pages.values() if page["now"]["amount"]} == {"closed"}
