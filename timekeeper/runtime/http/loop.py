@@ -135,6 +135,7 @@ class HttpLoop:
         connection.closed = True
         self._connections.remove(connection)
         self._unanswered_bytes -= len(connection.reader.buffer)
+        connection.reader.clear()
         if self._is_alive():
             self._balance.set(self._number, len(self._connections))
         self._wait_for(connection, 0)
