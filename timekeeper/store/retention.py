@@ -1,13 +1,12 @@
 """Retention: rolls up old sessions in batches, by command or once a day, deletes old decisions and measured
 use, and gives free space of SQLite's file back."""
 
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Column, delete, select, tuple_
 
@@ -133,19 +132,19 @@ def give_back(store: Store) -> tuple[int, int]:
     """Give the free pages of an SQLite file back to its volume, a few at a time: others write in between.
     Returns the bytes that were given back, and those that stay: a file of an earlier release gives none.
     Raises UnavailableError."""
-    try:
-        with closing(store.engine.raw_connection()) as pooled:
-            connection: Any = pooled.driver_connection
+    given = 0
+    while True:
+        with store.writing() as connection:
+            free = _pragma(connection, "freelist_count")
+            pages = min(free, _PAGES) if _pragma(connection, "auto_vacuum") else 0
+            for _ in range(pages):  # a statement's first step is one page, and the driver takes no second
+                connection.exec_driver_sql("PRAGMA incremental_vacuum(1)")
+            stay, size = _pragma(connection, "freelist_count"), _pragma(connection, "page_size")
+        given += free - stay
+        if not pages:
+            return given * size, stay * size
+        time.sleep(_BETWEEN_S)
 
-            def read(name: str) -> int:
-                return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
-            free = before = read("freelist_count")
-            while free and read("auto_vacuum"):
-                # `execute` would take the first step of this statement alone, which is one page
-                connection.executescript(f"PRAGMA incremental_vacuum({_PAGES})")
-                time.sleep(_BETWEEN_S)
-                free = read("freelist_count")
-            return (before - free) * read("page_size"), free * read("page_size")
-    except sqlite3.Error as error:
-        raise UnavailableError(str(error)) from error
+def _pragma(connection: Connection, name: str) -> int:
+    return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
