@@ -104,7 +104,7 @@ PROMETHEUS_READS = Counter(
 )
 IDLE_PODS = Gauge(
     "bursar_idle_pods",
-    "pods that use no card of theirs by their nodes' reports",
+    "pods that use less than idleBelow of what they hold, by their nodes' reports",
     multiprocess_mode="mostrecent",
 )
 NOTIFICATIONS = Counter(

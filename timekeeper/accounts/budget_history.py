@@ -292,7 +292,7 @@ class History:
             return None
         if known == "reclaim" and not self.places(namespace, at_ms):
             return None
-        return IdleTerms(known, settings.idle_after_ms, settings.idle_grace_ms)
+        return IdleTerms(known, settings.idle_after_ms, settings.idle_grace_ms, settings.idle_below_milli)
 
     def ends_overtime(self, namespace: str, at_ms: int) -> bool:
         """Whether pods of the namespace are ended past their declared time. ``overtime`` comes from the

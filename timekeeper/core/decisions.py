@@ -90,7 +90,7 @@ KINDS: Mapping[str, DecisionKind] = {
         "timekeeper",
         "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes;"
         " `OvertimeWarning`: it holds cards past its declared time; `PodIdle`: it is metered, and has used"
-        " none of its cards for `idleAfter`",
+        " less than `idleBelow` of what it holds for `idleAfter`",
     ),
     RECLAIMABLE: DecisionKind("timekeeper", "`IdleReclaimable`: other pods may take its cards from now on"),
     EVICTED: DecisionKind(

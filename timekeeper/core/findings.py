@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.names import AGENTS_NAMESPACE, BUDGET_CONFIG_MAPS
-from timekeeper.core.texts import age, moment, only_printable
+from timekeeper.core.texts import age, moment, only_printable, per_mille
 
 if TYPE_CHECKING:
     from timekeeper.edge.source_health import SourceHealth
@@ -124,8 +124,8 @@ CATALOGUE: Mapping[str, FindingKind] = {
     "idle-pods": FindingKind(
         "warning",
         "use",
-        "{number} pods have used none of their cards for {after} or longer: {where}",
-        "1 pod has used none of its cards for {after} or longer: {where}",
+        "{number} pods have used less than {below} of what they hold for {after} or longer: {where}",
+        "1 pod has used less than {below} of what it holds for {after} or longer: {where}",
         _USE,
     ),
     "not-measured": FindingKind("warning", "use", "use of cards by Prometheus: {problem}", todo=_USE),
@@ -407,7 +407,8 @@ def of_use(answer: Json) -> Iterator[RoleFinding]:
         others = len(long) - sum(number for _, number in counted)
         where = ", ".join(f"{name} ({number})" for name, number in counted)
         where += f", others ({others})" if others else ""
-        yield RoleFinding("idle-pods", {"number": len(long), "after": answer["after"], "where": where})
+        figures = {"number": len(long), "after": answer["after"], "where": where}
+        yield RoleFinding("idle-pods", figures | {"below": per_mille(answer["below"])})
     if prometheus := answer["prometheus"]:
         yield from (RoleFinding("not-measured", {"problem": problem}) for problem in prometheus["findings"])
         if not prometheus["findings"]:

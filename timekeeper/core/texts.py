@@ -131,6 +131,11 @@ def share(part: int, whole: int | None) -> str:
     return f"{(200 * part + whole) // (2 * whole)}%" if whole else ""
 
 
+def per_mille(milli: int) -> str:
+    """Thousandths as per cent, without zeros at the end, `5 %`."""
+    return f"{Decimal(milli) / 10:f}".removesuffix(".0") + " %"
+
+
 def gpus(milli: int) -> str:
     """Milli-GPU as GPUs, without zeros at the end."""
     return f"{Decimal(milli) / 1000:f}"

@@ -13,8 +13,10 @@ from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, U
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, read_series
 from timekeeper.accounts.pods import charged_pod, charged_pods
+from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.texts import per_mille
 from timekeeper.log import log, log_exception
 from timekeeper.settler.settler import Settler
 from timekeeper.settler.state.tick_view import TickView
@@ -87,7 +89,7 @@ class UseReader:
         if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
         measured_here = {*sessions, *(holder.uid for holder in holders.values() if holder.by_claims)}
-        self._tell(view, [pod for pod in idle if pod.uid in measured_here], settings.idle_after_ms, now_ms)
+        self._tell(view, [pod for pod in idle if pod.uid in measured_here], settings, now_ms)
         return len(holders)
 
     def _holding(self, view: TickView) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
@@ -132,13 +134,15 @@ class UseReader:
         metrics.PROMETHEUS_READS.labels("failed" if error else "heard").inc()
         return found, error
 
-    def _tell(self, view: TickView, idle: Iterable[IdlePod], after_ms: int, now_ms: int) -> None:
+    def _tell(self, view: TickView, idle: Iterable[IdlePod], settings: BudgetSettings, now_ms: int) -> None:
+        after_ms, below = settings.idle_after_ms, per_mille(settings.idle_below_milli)
         due = {each.uid: each for each in idle if each.period.seen_ms - each.period.since_ms >= after_ms}
         for uid in sorted(due.keys() - self._told):
             each, pod = due[uid], charged_pod(view.cluster.pods, uid)
+            since = timestamp(each.period.since_ms)
             text = (
-                f"It has used none of its cards since {timestamp(each.period.since_ms)}. It is metered, so it"
-                " is left alone"
+                f"It has used less than {below} of what it holds since {since}. It is metered, so it is left"
+                " alone"
             )
             where = {"owner": pod.owner if pod else "", "name": each.name, "uid": uid}
             self._record(

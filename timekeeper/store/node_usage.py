@@ -10,6 +10,7 @@ import orjson
 from sqlalchemy import Executable, delete, func, select, text, update
 
 from timekeeper.accounts.card_use.figures import (
+    WHOLE_MILLI,
     CardSample,
     MeasuredSession,
     MemoryExcess,
@@ -118,7 +119,7 @@ def record(
 ) -> ReportResult:
     """Write a report's additions. A report whose sequence its run has reached already adds nothing.
     ``interval_ms``: the interval between reports; one look counts for at most twice that long.
-    ``idle_below_milli``: the use of a card, in thousandths, below which it counts as not used."""
+    ``idle_below_milli``: a pod that uses less of what it holds, in thousandths, is idle."""
     row = _row(connection, report)
     runs: dict[str, int] = orjson.loads(row.runs)
     if report.sequence <= runs.get(report.boot, -1):
@@ -130,7 +131,9 @@ def record(
     new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
     lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
     episodes = follow(_episodes(row), new, held, lapse_ms)
-    idle_pods = follow_idle(_idle(row), new, held, idle_below_milli, lapse_ms)
+    idle_pods = follow_idle(
+        _idle(row), new, held, idle_below_milli, lapse_ms, _claimed(connection, report.node)
+    )
     _write(connection, report, row, new, episodes, idle_pods)
     return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
@@ -189,7 +192,7 @@ def record_measured(
     uses: dict[Hour, UsageTotals] = {}
     if sample is not None and now_ms > row.use_ms:
         dated = ((now_ms, sample),)
-        periods = follow_idle(_idle(row), dated, sessions, idle_below_milli, _LAPSE_MS)
+        periods = follow_idle(_idle(row), dated, sessions, idle_below_milli, _LAPSE_MS, _claimed(connection))
         values |= {"use_ms": now_ms, "idle": _written_idle(periods)}
         uses = _by_hour(used(dated, sessions, row.use_ms, 2 * MEASURED_EVERY_MS))
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == PROMETHEUS).values(**values))
@@ -241,7 +244,7 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingP
 
 
 def idle(connection: Connection, now_ms: int, namespace: str = "") -> list[IdlePod]:
-    """The pods that use no card of theirs by the last reports, by UID, of one namespace or (empty) of all."""
+    """The idle pods by the last reports, by UID, of one namespace or (empty) of all."""
     is_fresh = _is_fresh(now_ms) | ((NODE_USES.c.name == PROMETHEUS) & _is_fresh(now_ms, _LAPSE_MS))
     rows = connection.execute(
         select(NODE_USES.c.name, NODE_USES.c.idle).where(is_fresh, NODE_USES.c.idle != "{}")
@@ -294,6 +297,19 @@ def _claims(connection: Connection, namespace: str) -> Iterator[UsedClaim]:
         uuids = tuple(each.uuid for each in decode_devices(row.devices) if not each.is_admin)
         pods = tuple((uid, names.get(uid, "")) for uid in row.consumers.split())
         yield UsedClaim(row.namespace, row.node, row.bound_ms, uuids, pods)
+
+
+def _claimed(connection: Connection, node: str = "") -> dict[str, int]:
+    """The smallest part of a device that a claim holds, in thousandths, by UUID, where it is not all of it,
+    on one node or (empty) on all."""
+    its = SESSIONS.c
+    rows = select(its.devices).where(its.settled_ms.is_(None), its.ended_ms.is_(None), its.kind == "claim")
+    parts: dict[str, int] = {}
+    for devices in connection.execute(rows.where(its.node == node) if node else rows).scalars():
+        for device in decode_devices(devices):
+            if 0 < device.milli < parts.get(device.uuid, WHOLE_MILLI):
+                parts[device.uuid] = device.milli
+    return parts
 
 
 def _idle(row: Any) -> dict[str, IdlePeriod]:

@@ -622,14 +622,19 @@ def test_budgets_that_reclaim_devices_of_idle_pods_are_named() -> None:
 def test_idle_pods_and_what_is_wrong_with_their_measurement_are_named() -> None:
     pod = {"namespace": "team-a", "since": 0, "seen": 3_600_000}
     prometheus = {"measured": 2, "findings": ["1 metered pod is not measured by any series"]}
-    answer = {"after": 3_600_000, "pods": [pod, pod, {**pod, "since": 1}], "prometheus": prometheus}
+    answer = {
+        "after": 3_600_000,
+        "below": 50,
+        "pods": [pod, pod, {**pod, "since": 1}],
+        "prometheus": prometheus,
+    }
 
     def said(**changed: Any) -> list[tuple[str, str]]:
         found = results(replace(alone(), findings=found_of(idle=answer | changed)))
         return [(each.level, each.sentence) for each in found if each.subject == "use"]
 
     assert said() == [
-        ("warning", "2 pods have used none of their cards for 1h0m or longer: team-a (2)"),
+        ("warning", "2 pods have used less than 5 % of what they hold for 1h0m or longer: team-a (2)"),
         ("warning", "use of cards by Prometheus: 1 metered pod is not measured by any series"),
     ]
     fine = {"measured": 2, "findings": []}

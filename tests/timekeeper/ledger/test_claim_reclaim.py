@@ -336,7 +336,7 @@ def test_an_idle_pod_leaves_too_with_all_that_share_its_claim_though_its_namespa
 
     assert sorted(world.turn(10 * SECOND)) == ["v", "w"]
     said = {each["regarding"]["name"]: each["note"] for each in world.api.events}
-    assert "the pod has not used its GPUs" in said["v"]
+    assert "the pod has hardly used its GPUs" in said["v"]
     assert "Idle pods are evicted" in said["heir"]
 
 

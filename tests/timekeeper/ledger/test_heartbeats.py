@@ -342,7 +342,7 @@ def test_no_time_is_covered_twice_and_no_card_is_used_more_than_whole(
 ) -> None:
     told = [(at_ms, (CardSample("GPU-0", percent, 1, exclusive=True),)) for at_ms in moments]
 
-    found = by_hour(told, before_ms, most_ms, SessionCards({"GPU-0": True}, 1))
+    found = by_hour(told, before_ms, most_ms, SessionCards({"GPU-0": 1_000}, 1))
 
     assert all(hour % HOUR == 0 and 0 < each.covered_ms <= HOUR for hour, each in found.items())
     assert sum(each.covered_ms for each in found.values()) <= max(0, max(moments, default=0) - before_ms)

@@ -195,6 +195,18 @@ def test_a_pod_whose_device_is_not_used_is_warned_and_leaves(world: Devices) -> 
     assert {each["reason"] for each in world.api.events} == {"IdleWarning", "IdleEviction"}
 
 
+def test_a_device_of_which_a_claim_holds_a_tenth_is_used_by_the_part_of_that_tenth(world: Devices) -> None:
+    """4 % of the card are at most 40 % of 8 of its 80 GiB; of another card, held whole, they are 4 %."""
+    world.use = {"GPU-gpu-0": 4, "GPU-gpu-1": 4}
+    tenth = claim("c", "p", shareID="s", consumedCapacity={"memory": "8Gi"})
+    world.start(tenth, claim("d", "q", devices=("gpu-1",)), user("p", "c"), user("q", "d"))
+    assert (world.turn(DUE), world.listed()) == (["q"], [("uid-q", 1)])
+
+    world.use["GPU-gpu-0"] = 0
+    world.turn(1)
+    assert world.listed() == [("uid-p", DUE + 1), ("uid-q", 1)]
+
+
 def test_a_settler_that_takes_over_goes_on_with_what_the_device_was_used_before(world: Devices) -> None:
     world.start(claim("c", "p"), user("p", "c"))
     assert world.turn(11) == []

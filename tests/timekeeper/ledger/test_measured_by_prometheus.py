@@ -108,7 +108,9 @@ def test_a_pod_that_uses_none_of_its_cards_is_idle_and_people_are_told_once(watc
     assert watched.wrong() == []  # not for long yet
 
     watched.minutes(5)
-    assert watched.wrong() == ["1 pod has used none of its cards for 10m0s or longer: team-a (1)"]
+    assert watched.wrong() == [
+        "1 pod has used less than 5 % of what it holds for 10m0s or longer: team-a (1)"
+    ]
     told = [each for each in watched.town.recorded if each.reason == "PodIdle"]
     assert [(each.kind, each.name, each.namespace) for each in told] == [("warned", "rests", "team-a")]
     assert is_sent(told[0])

@@ -29,8 +29,8 @@ POD = cast(
 
 PERIOD = IdlePeriod(T0, T0 + 10 * MINUTE)
 IDLE = {POD.uid: IdlePod(POD.uid, "team-a", "p", "n1", PERIOD)}
-RECLAIM = IdleTerms("reclaim", 10 * MINUTE, 5 * MINUTE)
-EVICT = IdleTerms("evict", 10 * MINUTE, 5 * MINUTE)
+RECLAIM = IdleTerms("reclaim", 10 * MINUTE, 5 * MINUTE, 50)
+EVICT = IdleTerms("evict", 10 * MINUTE, 5 * MINUTE, 50)
 NOW = T0 + 10 * MINUTE + 1
 WARNED_UNTIL = T0 + 15 * MINUTE + SECOND
 WARNED = {"idle_until_ms": WARNED_UNTIL}
@@ -130,6 +130,31 @@ def test_since_when_a_pod_is_idle_by_its_nodes_samples(
     found = idleness.follow_idle({}, samples, sessions, 50).get("p")
 
     assert (found and found.since_ms) == since_ms
+
+
+@pytest.mark.parametrize(
+    ("share_milli", "percent", "is_idle"),
+    [
+        (40, 0, True),
+        (40, 1, False),
+        (40, 4, False),
+        (500, 2, True),
+        (500, 3, False),
+        (0, 1, True),
+        (0, 2, False),
+    ],
+)
+def test_a_pod_is_idle_by_the_part_of_its_own_share_that_it_uses(
+    share_milli: int, percent: int, is_idle: bool
+) -> None:
+    """By hand, below 5 %: 1 of 4 % is 25 %; 2 of 50 % are 4 %, 3 are 6 %. A pod that has memory alone of its
+    card, a quarter of it (250 thousandths), uses 4 % of that at 1 %, and 8 % at 2 %."""
+    card = {"uuid": "A", "index": 0, "share_milli": share_milli, "memory_mib": 10}
+    devices = json.dumps({"version": 1, "containers": {"main": [card]}})
+    look = UsageSample(0, (("p", (CardSample("A", percent, 10, exclusive=True),)),), ())
+    sessions = {"p": MeasuredSession("p", T0, None, devices, share_milli or 250)}
+
+    assert ("p" in idleness.follow_idle({}, [(T0, look)], sessions, 50)) is is_idle
 
 
 # Pods past their declared time: ten minutes from T0, and 30 seconds of grace

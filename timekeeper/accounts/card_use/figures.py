@@ -5,6 +5,7 @@ repeated, reordered and late heartbeats add nothing twice.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,8 +49,8 @@ class UsageTotals:
 class SessionCards:
     """The cards whose samples count for a session."""
 
-    # UUID -> whether the session has the whole card; empty: the placement is unknown
-    whole: Mapping[str, bool]
+    # UUID -> what the session holds of the card, in thousandths; empty: the placement is unknown
+    shares: Mapping[str, int]
     most: int  # number of cards
 
     def own(self, figures: Iterable[CardSample]) -> tuple[CardSample, ...]:
@@ -57,8 +58,8 @@ class SessionCards:
         card."""
         found: dict[str, CardSample] = {}
         for each in figures:
-            is_own = self.whole.get(each.uuid, False) if self.whole else False
-            is_known = each.uuid in self.whole or not self.whole
+            is_own = self.shares.get(each.uuid, 0) >= WHOLE_MILLI
+            is_known = each.uuid in self.shares or not self.shares
             if is_known and (each.exclusive or is_own) and len(found) < self.most:
                 found.setdefault(each.uuid, each)
         return tuple(found.values())
@@ -73,11 +74,12 @@ def cards_of(devices: str, requested_milli: int) -> SessionCards:
         placement = None
     if placement is None:
         return SessionCards({}, max(1, -(-requested_milli // WHOLE_MILLI)))
-    whole: dict[str, bool] = {}
+    shares: Counter[str] = Counter()
     for _, slices in placement.containers:
         for each in slices:
-            whole[each.uuid] = whole.get(each.uuid, False) or each.share_milli >= WHOLE_MILLI
-    return SessionCards(whole, len(whole))
+            shares[each.uuid] += each.share_milli
+    even = requested_milli // len(shares)  # of a card of which a pod has memory alone
+    return SessionCards({uuid: share or even for uuid, share in shares.items()}, len(shares))
 
 
 def by_hour(

@@ -1,19 +1,26 @@
 """Pods that do not use their cards, and since when, by the samples of their nodes' agents; and what follows.
 
-A pod is idle while samples show each of its cards in use below a threshold. A sample without a figure of one
-of them proves nothing: the last observation holds until a sample contradicts it, or until it expires. A pod
-that no sample measures is never idle.
+A pod is idle while samples show it using less than a part of what it holds of each of its cards. A sample
+without a figure of one of them proves nothing: the last observation holds until a sample contradicts it, or
+until it expires. A pod that no sample measures is never idle.
 
 The devices of a claim are cards that no sample shows with a pod: they are judged by the figures of the cards
-as a whole, which nothing that uses a part of one can exceed. A pod that uses claims is idle while all devices
-of all of them are, and its own cards, if it has some.
+as a whole, which nothing that uses a part of one can exceed, beside the smallest part that a claim holds. A
+pod that uses claims is idle while all devices of all of them are, and its own cards, if it has some.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
-from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample, cards_of
+from timekeeper.accounts.card_use.figures import (
+    WHOLE_MILLI,
+    CardSample,
+    MeasuredSession,
+    UsageSample,
+    cards_of,
+)
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -64,6 +71,7 @@ class IdleTerms:
     action: IdleAction
     after_ms: int  # how long a pod must have been idle before it is warned
     grace_ms: int  # from the warning until the action
+    below_milli: int  # a pod that uses less of what it holds, in thousandths, is idle
 
 
 def follow_idle(
@@ -72,16 +80,18 @@ def follow_idle(
     sessions: Mapping[str, MeasuredSession],
     below_milli: int,
     lapse_ms: int = FRESH_MS,
+    claimed: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, IdlePeriod]:
     """The idle pods by UID, and the idle cards of no pod by `card_key`, after these samples of a node.
     ``samples``: with their moments, in order of time, all later than those of ``before``. ``below_milli``:
-    the threshold in thousandths of a card."""
+    the threshold in thousandths of what is held. ``claimed``: the smallest part that a claim holds of a card,
+    in thousandths, by UUID, where that is less than all of it."""
     periods = dict(before)
     for at_ms, sample in samples:
         figures, unheld = dict(sample.pods), _unheld(sample)
         for uid in periods.keys() | figures.keys() | unheld.keys():
             if uid.startswith(_CARD):
-                is_idle = _is_card_idle(unheld.get(uid), below_milli)
+                is_idle = _is_card_idle(unheld.get(uid), below_milli, claimed)
             else:
                 is_idle = _is_idle(uid, at_ms, figures, sessions, below_milli)
             period = periods.pop(uid, None)
@@ -221,11 +231,15 @@ def _unheld(sample: UsageSample) -> dict[str, CardSample]:
     return {card_key(each.uuid): each for each in sample.cards if each.uuid not in held}
 
 
-def _is_card_idle(figure: CardSample | None, below_milli: int) -> bool | None:
+def _is_card_idle(figure: CardSample | None, below_milli: int, claimed: Mapping[str, int]) -> bool | None:
     """Whether the sample shows the card idle; None: it does not say."""
     if figure is None or figure.utilisation is None:
         return None
-    return 10 * figure.utilisation < below_milli
+    return _is_below(figure.utilisation, claimed.get(figure.uuid, WHOLE_MILLI), below_milli)
+
+
+def _is_below(utilisation: int, share_milli: int, below_milli: int) -> bool:
+    return 10 * utilisation * WHOLE_MILLI < below_milli * share_milli
 
 
 def _is_idle(
@@ -244,7 +258,11 @@ def _is_idle(
     if at_ms < session.since_ms:
         return None
     cards = cards_of(session.devices, session.requested_milli)
-    known = [each.utilisation for each in cards.own(figures[uid]) if each.utilisation is not None]
-    if any(10 * each >= below_milli for each in known):
+    known = [
+        _is_below(card.utilisation, cards.shares.get(card.uuid, WHOLE_MILLI), below_milli)
+        for card in cards.own(figures[uid])
+        if card.utilisation is not None
+    ]
+    if not all(known):
         return False
     return True if len(known) == cards.most else None

@@ -1,5 +1,5 @@
 """``/v1/nodeusage``: node agents' measurements of pods and cards; ``/v1/overuse``: pods that use more memory
-than they were given; ``/v1/idle``: pods that use none of their cards. The token alone identifies the agent's
+than they were given; ``/v1/idle``: pods that hardly use their cards. The token alone identifies the agent's
 node."""
 
 from typing import TypedDict
@@ -89,8 +89,8 @@ OVERUSE = ApiRoute(
 
 
 class IdlePodAnswer(MeasuredPod):
-    """A pod that uses none of its cards. `since`: the first measurement of this idle time; `seen`: the last
-    one."""
+    """A pod that uses less than `below` of what it holds. `since`: the first measurement of this idle time;
+    `seen`: the last one."""
 
 
 class PrometheusAnswer(TypedDict):
@@ -105,17 +105,19 @@ class PrometheusAnswer(TypedDict):
 
 
 class Idle(Versioned):
-    """The pods that use none of their cards, by UID. `after`: idleAfter of the settings, in milliseconds;
-    `prometheus`: null: nothing asks one."""
+    """The pods that use less than `below` of what they hold of each of their cards, by UID. `after`:
+    idleAfter of the settings, in milliseconds; `below`: idleBelow, in thousandths; `prometheus`: null:
+    nothing asks one."""
 
     after: int
+    below: int
     pods: list[IdlePodAnswer]
     prometheus: PrometheusAnswer | None
 
 
 IDLE = ApiRoute(
     path="/v1/idle",
-    about="pods that use none of their cards, as node agents and, of metered pods, Prometheus measure it",
+    about="pods that use less than `idleBelow` of what they hold, as node agents, and Prometheus, measure it",
     right=Right("get", "sessions"),
     answers={JSON: Idle},
     parameters=(NAMESPACE,),
@@ -159,15 +161,17 @@ def register(app: Flask, services: Services) -> None:
 
 
 def idle_pods(services: Services, namespace: str = "") -> Idle:
-    """The pods of the namespace, or of all, that use none of their cards now."""
+    """The pods of the namespace, or of all, that are idle now."""
     ledger = services.ledger
     with ledger.store.reading() as connection:
         now_ms, history = ledger.moment(connection)
+        settings = history.settings(now_ms)
         found = node_usage.idle(connection, now_ms, namespace)
         measuring = node_usage.measuring(connection, now_ms)
     return {
         "version": 1,
-        "after": history.settings(now_ms).idle_after_ms,
+        "after": settings.idle_after_ms,
+        "below": settings.idle_below_milli,
         "pods": [_pod(pod, pod.period.since_ms, pod.period.seen_ms) for pod in found],
         "prometheus": _measuring(measuring) if measuring else None,
     }

@@ -113,7 +113,7 @@ class BudgetSettings:
     evict_grace_ms: int = 600_000  # with onExhausted evict: from a pod's notice until it may be evicted
     evict_rate: int = 6  # such evictions of one account in a minute
     idle: str = "off"  # what happens to pods that do not use their cards
-    idle_below_milli: int = 50  # the use of a card below which it counts as not used
+    idle_below_milli: int = 50  # a pod that uses less of what it holds is idle
     idle_after_ms: int = 3_600_000  # for how long, before the pod is warned
     idle_grace_ms: int = 900_000  # from the warning on
     overtime: str = "warn"  # what happens to pods past their declared time

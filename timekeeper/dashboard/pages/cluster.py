@@ -9,6 +9,7 @@ from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import of_use
+from timekeeper.core.texts import per_mille
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, part, segment
@@ -135,14 +136,15 @@ def _below(visit: Visit) -> int | None:
 
 
 def _idle(visit: Visit) -> dict[str, Any]:
-    """The pods that use none of their cards now, those that are idle longest first; and what is wrong with
+    """The idle pods, those that are idle longest first; and what is wrong with
     their measurement. Both are empty for a group, and where the visitor may not see such pods."""
     if (visit.scope or "").startswith(GROUP):
         return {"idle": (), "found": 0, "notes": ()}
     found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
     pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
     wrong = [finding.sentence for finding in of_use(found) if finding.code == "not-measured"] if found else ()
-    return {"idle": pods[:_WASTE_ROWS], "found": len(pods), "notes": wrong}
+    below = per_mille(found["below"]) if found else ""
+    return {"idle": pods[:_WASTE_ROWS], "found": len(pods), "notes": wrong, "idle_below": below}
 
 
 _DECISION_ROWS = 100

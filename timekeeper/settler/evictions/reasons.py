@@ -26,7 +26,7 @@ from timekeeper.core.decisions import (
     Figure,
 )
 from timekeeper.core.object_names import timestamp
-from timekeeper.core.texts import apart
+from timekeeper.core.texts import apart, per_mille
 from timekeeper.log import LogEvent
 from timekeeper.settler.evictions.owners import TopmostOwner
 from timekeeper.settler.pod_notices import hours_text
@@ -202,7 +202,7 @@ def idle(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> Reason:
         metrics.IDLE_EVICTIONS,
         {"node": action.pod.node},
         idle_step(replace(action, step="evict"), owner, obstacle),
-        ("BursarIdle", "The pod did not use its cards."),
+        ("BursarIdle", "The pod hardly used its cards."),
     )
 
 
@@ -219,7 +219,8 @@ def idle_step(action: DueStep, owner: TopmostOwner | None = None, obstacle: str 
 
 
 def _idle_text(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> str:
-    unused = f"The pod has not used its cards since {timestamp(action.period.since_ms)}."
+    below, since = per_mille(action.terms.below_milli), timestamp(action.period.since_ms)
+    unused = f"The pod has used less than {below} of what it holds since {since}."
     if action.step == "reclaim":
         return f"{unused} Waiting pods of namespaces in budget may take them from now on."
     named = f"{owner.kind} {owner.name}" if owner else ""
@@ -234,7 +235,7 @@ def _idle_text(action: DueStep, owner: TopmostOwner | None, obstacle: str) -> st
     if action.terms.action != "reclaim":
         is_scaled = owner and action.terms.action == "scale" and not obstacle
         then, anew = (f"{named} is scaled to zero", "") if is_scaled else ("it is evicted", anew)
-    return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}.{anew}"
+    return f"{unused} If it uses no more until {timestamp(action.until_ms)}, {then}.{anew}"
 
 
 # A gang below its minimum
@@ -288,7 +289,7 @@ def reclaimed(pod: LedgerPod, heir: LedgerPod, node: str) -> Reason:
     """Why a pod that is over budget, or idle, leaves for the device of a waiting pod's claim."""
     why, short = f"namespace {pod.namespace} is over its GPU budget (onExhausted: reclaim)", _OVER_BUDGET
     if pod.is_reclaimable:
-        why, short = "the pod has not used its GPUs (idle: reclaim)", "It did not use its GPUs"
+        why, short = "the pod has hardly used its GPUs (idle: reclaim)", "It hardly used its GPUs"
     text = (
         f"Evicted by Bursar: {why}, and the claim of a waiting pod of a namespace in budget gets the device."
     )

@@ -1,4 +1,4 @@
-"""Rounds over pods that use more GPU memory than their share, use no card of theirs, hold cards past their
+"""Rounds over pods that use more GPU memory than their share, hardly use theirs, hold cards past their
 declared time, or belong to a gang below its minimum.
 
 A round decides from what the database and the watches say at that moment; only attempts are remembered. For
