@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from timekeeper.cli import output, words
@@ -86,6 +87,15 @@ _OFFERS: dict[str, words.Offer] = {
 }
 
 
+# what a flag sets aside where a variable says it
+_INSTEAD_OF = {
+    "kubeconfig": ("server", "token_file"),
+    "context": ("server", "token_file"),
+    "account": ("token_file", "aggregated"),
+    "token_file": ("account", "aggregated"),
+    "server": ("aggregated",),
+    "aggregated": ("server", "token_file", "account"),
+}
 _AGGREGATED = (
     "--aggregated",
     "as the user of the kubeconfig, through the API server, where the aggregated API is installed",
@@ -126,6 +136,16 @@ class ClusterCommand(click.Command):
         """Called by click: takes the cluster's flags, and passes `Options` on."""
         every = (*(_name(names) for names, *_ in _FLAGS), "aggregated")
         flags = {name: ctx.params.pop(name) for name in every if name not in self._without}
+        set_aside = {
+            other
+            for name, others in _INSTEAD_OF.items()
+            if flags.get(name) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            for other in others
+            if flags.get(other) and ctx.get_parameter_source(other) is ParameterSource.ENVIRONMENT
+        }
+        flags |= {name: False if name == "aggregated" else "" for name in set_aside}
+        if flags.get("account") and flags.get("token_file"):
+            raise click.UsageError("--account and --token-file exclude each other", ctx)
         if flags.get("namespace") and (others := self._in_place_of_namespace(ctx)):
             raise click.UsageError(f"--namespace and {others[0]} exclude each other", ctx)
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))

@@ -13,6 +13,7 @@ from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.rating.held import card_host
+from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.request.claims import CLAIM, TEMPLATE
 from timekeeper.core.request.device_classes import CONFIG_MAP, ClassParameters
 from timekeeper.core.request.host import allocatable
@@ -108,7 +109,7 @@ def _nodes(cluster: ClusterReader, without: str) -> dict[str, AuditedNode]:
     (``without``). Raises ClusterUnreachableError."""
     try:
         return {
-            each["metadata"]["name"]: AuditedNode(_cards_of(each), allocatable(each))
+            each["metadata"]["name"]: AuditedNode(cards_of_node(each, _cards_of(each)), allocatable(each))
             for each in cluster.objects("/api/v1/nodes")
         }
     except ListRefusedError as error:
@@ -156,7 +157,8 @@ def _all(
     scope = _Scope(namespace, left_out, world.device_classes, judged, _metering_of(cluster, world))
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
-        world = replace(world, card_host=card_host((each.cards, each.allocatable) for each in nodes.values()))
+        hosts = ((node.cards.cards, node.allocatable) for node in nodes.values())
+        world = replace(world, card_host=card_host(hosts))
     for kind, paths in _kinds(world):
         try:
             found += _of_kind(cluster, scope, kind, paths, world, troubles)

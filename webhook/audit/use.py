@@ -9,12 +9,11 @@ from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.metering import price_at
 from timekeeper.core.object_names import TERMINAL
-from timekeeper.core.rating.nodes import NodeCards
+from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.rating.rating import Demand, rated, without_constraints
 from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.request.metered import charged_request
 from timekeeper.core.request.request import parse_new
-from timekeeper.core.values import Card
 from webhook.audit.findings import ENFORCED, Metering, as_written, asks_for_gpus
 
 HOURS_OF_A_MONTH = 730  # a twelfth of 365 days, as cloud providers count
@@ -25,7 +24,7 @@ UNREADABLE = "unreadable"  # the dialect of a request that no dialect can read
 class AuditedNode:
     """What the rates of a node's pods depend on."""
 
-    cards: tuple[Card, ...] = ()
+    cards: NodeCards = NO_CARDS
     allocatable: HostAmount = NO_HOST
 
 
@@ -96,7 +95,7 @@ def _rates(
         if charged is not None:
             cards = nodes.get(node, _UNKNOWN_NODE).cards
             demand = Demand(request=without_constraints(charged))
-            yield namespace, charged.dialect, rated(demand, NodeCards(cards), settings).rate_milli
+            yield namespace, charged.dialect, rated(demand, cards, settings).rate_milli
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0
 

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tests.deploy.reading import ROOT
 from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
+from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.output import AwayError, CommandError
 from timekeeper.core.texts import WITHOUT_TIMEKEEPER, WORK_WITHOUT_TIMEKEEPER
 
@@ -233,3 +236,39 @@ def test_a_timekeeper_that_never_started_is_away_and_no_right_is_missing() -> No
         " bursar-system), as after its start."
     )
     assert UNBOUND in second
+
+
+FLAGS_BESIDE_VARIABLES = [
+    (["--account", "a/lead"], {"BURSAR_TOKEN_FILE": "t"}, {"account": "a/lead", "token_file": ""}),
+    (["--token-file", "t"], {"BURSAR_ACCOUNT": "a/lead"}, {"account": "", "token_file": "t"}),
+    (["--aggregated"], {"BURSAR_SERVER": "s", "BURSAR_TOKEN_FILE": "t"}, {"server": "", "token_file": ""}),
+    (["--server", "s"], {"BURSAR_AGGREGATED": "1"}, {"server": "s", "aggregated": False}),
+    (["--context", "c"], {"BURSAR_SERVER": "s", "BURSAR_TOKEN_FILE": "t"}, {"server": "", "token_file": ""}),
+    (["--context", "c", "--server", "s"], {"BURSAR_TOKEN_FILE": "t"}, {"server": "s", "token_file": ""}),
+    (["--server", "s"], {"BURSAR_TOKEN_FILE": "t"}, {"server": "s", "token_file": "t"}),
+]
+
+
+@pytest.mark.parametrize(("flags", "variables", "expected"), FLAGS_BESIDE_VARIABLES)
+def test_a_flag_wins_over_a_variable_that_says_another_way(
+    flags: list[str], variables: dict[str, str], expected: dict[str, object]
+) -> None:
+    found: list[Options] = []
+
+    @click.command(cls=ClusterCommand)
+    @click.pass_obj
+    def command(options: Options) -> None:
+        found.append(options)
+
+    result = CliRunner().invoke(command, flags, env=variables, catch_exceptions=False)
+
+    assert result.exit_code == 0, result.output
+    assert {name: getattr(found[0], name) for name in expected} == expected
+
+
+def test_an_account_and_a_token_exclude_each_other() -> None:
+    both = ["--account", "a/lead", "--token-file", "t"]
+
+    result = CliRunner().invoke(ClusterCommand("x"), both)
+
+    assert (result.exit_code, "--account and --token-file exclude each other" in result.output) == (2, True)

@@ -10,13 +10,14 @@ from tests.webhook.worlds import half
 from tests.worlds import Json, container, limits_of, pod
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.names import Mode
+from timekeeper.core.rating.nodes import NodeCards, cards_of_node
 from timekeeper.core.request.host import HostAmount
 from timekeeper.core.values import Card
 from webhook.audit import use
 from webhook.audit.findings import Metering
 
 T4 = (Card("GPU-0", 0, "Tesla T4", 16_000), Card("GPU-1", 1, "Tesla T4", 16_000))
-NODES = {"n1": use.AuditedNode(T4, HostAmount(64_000, 1 << 38))}
+NODES = {"n1": use.AuditedNode(NodeCards(T4), HostAmount(64_000, 1 << 38))}
 NOW_MS = 1_795_168_800_000  # 2026-11-20T10:00:00Z
 WEIGHED = BudgetSettings(weights=(("T4", 500),), price="2", currency="EUR")
 
@@ -57,6 +58,20 @@ def test_a_price_is_the_namespaces_else_the_defaults_else_the_clusters() -> None
 
     assert [each[-1] for each in figures(pods, budgets=budgets)] == ["730.00", "182.50"]
     assert [each[-1] for each in figures(pods, BudgetSettings())] == ["None", "None"]
+
+
+def test_a_slice_of_a_cards_time_counts_as_its_part() -> None:
+    """Four of one card: 0.25 GPUs x 0.5 x 730 h x 2 EUR."""
+    labelled: Json = {
+        "metadata": {"name": "n1", "labels": {"nvidia.com/gpu.replicas": "4"}},
+        "status": {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {"nvidia.com/gpu": "4"}},
+    }
+    nodes = {"n1": use.AuditedNode(cards_of_node(labelled, T4[:1]))}
+    pods = [of("a", limits_of("main", nvidia_com__gpu="1"))]
+
+    (found,) = use.of_pods(pods, nodes, WEIGHED, {}, NOW_MS)
+
+    assert (found.rate_milli, str(found.cost)) == (125, "182.50")
 
 
 def test_memory_alone_counts_by_the_cards_of_its_node() -> None:
