@@ -37,7 +37,6 @@ from scheduler_ext.binding.outcome import (
     GANG,
     GONE,
     NOT_SHOWN,
-    SPENT,
     TOO_LARGE,
     Bound,
     NotBound,
@@ -149,8 +148,8 @@ class Binder:
         if read.pod.request is None:
             return NotBound(NotBoundReason.MALFORMED, refusal.malformed(read.pod.malformed).sentence)
         # 4. Its namespace must not have spent a budget that denies.
-        if assumed is None and read.pod.gang is None and self._is_denied(read.pod):
-            return SPENT
+        if assumed is None and read.pod.gang is None and (spent := self._spent(read.pod)):
+            return spent
         # A member of a gang goes where cards are kept for it: its plan was made by the standing and the caps.
         if assumed is None and read.pod.gang is not None and not self._is_planned(args):
             return GANG
@@ -203,13 +202,14 @@ class Binder:
             self._cache.forget(args.uid)
         return NotBound(NotBoundReason.NODE_LOCKED, why)
 
-    def _is_denied(self, pod: Pod) -> bool:
-        """True if the namespace's budget refuses the pod. A budget in observe mode only logs that."""
+    def _spent(self, pod: Pod) -> NotBound | None:
+        """Why the namespace's budget refuses the pod. A budget in observe mode only logs that."""
         standings = self._standings()
-        denied = standings.of_pod(pod).refuses
-        if not denied and as_if_enforced(standings).of_pod(pod).refuses:
-            self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=SPENT.sentence)
-        return denied
+        standing, watched = standings.of_pod(pod), as_if_enforced(standings).of_pod(pod)
+        sentence = refusal.spent(pod.namespace, standing.deciding_group).sentence
+        if watched.refuses and not standing.refuses:
+            self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=sentence)
+        return NotBound(NotBoundReason.SPENT, sentence) if standing.refuses else None
 
     def _standing_of(self, pod: Pod) -> str:
         """What is to be recorded of a pod that was created in budget and gets its cards over it; "" else."""

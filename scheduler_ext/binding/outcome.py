@@ -54,7 +54,6 @@ TOO_LARGE = NotBound(
 CARDS_CHANGED = NotBound(
     NotBoundReason.CARDS_CHANGED, "the node's cards differ from those that were assumed for the pod"
 )
-SPENT = NotBound(NotBoundReason.SPENT, refusal.SPENT.sentence)
 GANG = NotBound(NotBoundReason.GANG, refusal.GANG_WAITS.sentence)
 
 

@@ -311,14 +311,15 @@ class Preemptor:
             is_over = self._left_ms(reservation, context) <= 0
             if is_over and may_be_forced(pod, victim, context.standings, self._limits):
                 how = "deleted"
-                why = left_text(victim, pod, "reclaim")
+                why = left_text(victim, pod, "reclaim", context.standings)
                 left, said = delete(self._api, victim, why, context.now_ms, self.wiring.log)
         if left != "going":
             self._put_off(preemption, victim, said)
             return False
         self._vetoes.pop(victim.uid, None)
         if victim.gang is not None and how == "evicted":
-            mark_reclaimed(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
+            why = left_text(victim, pod, "reclaim", context.standings)
+            mark_reclaimed(self._api, victim, why, context.now_ms)
         preemption.record_eviction(victim, self.wiring.seconds())
         self.cooldown = self.cooldown.after(victim, pod, context.now_ms)
         kind = kind_of(pod, [victim], context.standings)
@@ -326,7 +327,7 @@ class Preemptor:
         self.wiring.tell(
             victim,
             "Preempted" if kind == "fragmentation" else "Reclaimed",
-            left_text(victim, pod, kind),
+            left_text(victim, pod, kind, context.standings),
             "Warning",
         )
         self.wiring.evicted(victim, pod, kind, how, reservation.node)

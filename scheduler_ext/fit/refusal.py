@@ -15,6 +15,7 @@ from scheduler_ext.model.node import CLOSED, Node
 from scheduler_ext.model.topology import farthest
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.rating.held import cards_text
+from timekeeper.core.standings import payer
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import first_of, shown
 
@@ -74,9 +75,13 @@ _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
 GANG_WAITS = Refusal("no cards are kept for all of the pod's gang yet", "gang")
 GANG_ELSEWHERE = Refusal("the pod's gang has cards kept for it on another node", "gang")
-SPENT = Refusal("the namespace has spent its GPU budget", "budget")
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
 NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")
+
+
+def spent(namespace: str, group: str) -> Refusal:
+    """``group``: whose account decides; "": the namespace's."""
+    return Refusal(f"{payer(namespace, group)} has spent its GPU budget", "budget")
 
 
 def capped(whose: str, name: str, field: str, milli: int) -> Refusal:

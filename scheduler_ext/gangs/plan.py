@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.fit.refusal import spent
 from scheduler_ext.gangs.apart import Apart, Checks
 from scheduler_ext.gangs.capacity import Capacity, PlanInput, placed_on, shape_of
 from scheduler_ext.gangs.domains import Domain, called, domains_of, label_value
@@ -356,8 +357,9 @@ class _Attempt:
         first, plan = pods[0], self._plan
         if first.request is None:
             return self._leave(pods, first.malformed)
-        if plan.given.standings.of_pod(first).refuses:
-            return self._leave(pods, "the namespace has spent its GPU budget")
+        standing = plan.given.standings.of_pod(first)
+        if standing.refuses:
+            return self._leave(pods, spent(first.namespace, standing.deciding_group).sentence)
         takes = plan.capacity.of(shape, self._snapshot, self.nodes, names)
         last = self._snapshot.comes_last(first.namespace)
         checks = Checks(self._apart, first)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.ledger.reservation import Reservation, ReservationKind
+from timekeeper.core.standings import payer
 
 EVICTION_SEEN_WITHIN_S = 10.0  # a victim that does not leave by then is evicted again
 
@@ -152,9 +154,12 @@ def held_text(reservation: Reservation) -> str:
     return f"Reserved {on} on node {reservation.node}; evicting {whose} to free {them}."
 
 
-def left_text(victim: Pod, pod: Pod, kind: str) -> str:
-    """On the victim. It names both pods, or the gang, and the reason."""
-    over = f"namespace {victim.namespace} is over its GPU budget"
+def left_text(victim: Pod, pod: Pod, kind: str, standings: NamespaceStandings) -> str:
+    """On the victim, with the reason. It names the other pod, or the gang, to its own namespace alone."""
+    group = standings.of(victim.namespace).deciding_group
+    over = f"{payer(victim.namespace, group)} is over its GPU budget"
     why = ("it does not use its GPUs" if victim.is_idle else over) if kind == "reclaim" else "lower priority"
-    heir = f"pod {pod.full_name}" if pod.gang is None else f"gang {pod.namespace}/{pod.gang.name}"
+    what, name = ("pod", pod.name) if pod.gang is None else ("gang", pod.gang.name)
+    is_own = pod.namespace == victim.namespace
+    heir = f"{what} {pod.namespace}/{name}" if is_own else f"a {what} of another namespace"
     return f"Evicted pod {victim.full_name}: {why}; its GPUs go to {heir}."

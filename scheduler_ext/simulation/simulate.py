@@ -166,8 +166,9 @@ class _Simulation:
         books, request = self._books, pod.request
         if request is None:
             return _refused(pod, refusal.malformed(pod.malformed))
-        if books.standings.of_pod(pod).refuses:
-            return _refused(pod, refusal.SPENT)
+        standing = books.standings.of_pod(pod)
+        if standing.refuses:
+            return _refused(pod, refusal.spent(pod.namespace, standing.deciding_group))
         capped = self._caps.refusal(pod, self.snapshot)
         if capped is not None:
             return _refused(pod, capped)

@@ -317,8 +317,9 @@ class Verbs:
         allocation = snapshot.allocation(pod.uid)
         if allocation is not None and allocation.state in ("assumed", "planned"):
             return None
-        if self._standings().of_pod(pod).refuses:
-            return refusal.SPENT
+        standing = self._standings().of_pod(pod)
+        if standing.refuses:
+            return refusal.spent(pod.namespace, standing.deciding_group)
         return self._caps.refusal(pod, snapshot)
 
 

@@ -190,6 +190,8 @@ class BudgetStatus:
     granted: str
     used: str
     remaining: str
+    left: str
+    left_of: str
     percent: int | None
     period_end: str
     exhausted_at: str
@@ -197,7 +199,7 @@ class BudgetStatus:
     @property
     def urgent(self) -> tuple[object, ...]:
         """What is written at once when it changes."""
-        return self.standing, self.on_exhausted, self.group, self.granted, self.period_end
+        return self.standing, self.on_exhausted, self.group, self.granted, self.left_of, self.period_end
 
     @property
     def significant(self) -> tuple[object, ...]:
@@ -213,6 +215,8 @@ class BudgetStatus:
             "granted": self.granted,
             "used": self.used,
             "remaining": self.remaining,
+            "left": self.left,
+            "leftOf": self.left_of,
             "usedPercent": self.percent,
             "periodEnd": self.period_end,
             "exhaustedAt": self.exhausted_at,
@@ -220,22 +224,25 @@ class BudgetStatus:
         return {key: value for key, value in named.items() if value not in ("", None)}
 
 
-NO_BUDGET = BudgetStatus("UNLIMITED", "", "", "", "", "", None, "", "")
+NO_BUDGET = BudgetStatus("UNLIMITED", "", "", "", "", "", "", "", None, "", "")
 """Of a namespace that has no budget any more."""
 
 
 def status_of(statement: Statement) -> BudgetStatus:
-    """The namespace's own account; standing and exhaustion consider its group's too."""
+    """The namespace's own account; standing, exhaustion and what is left consider its group's too."""
     balance, budget = statement.balance, statement.in_force.budget
+    deciding = statement.deciding
     used = balance.posted + balance.pending
     limited = statement.standing != "UNLIMITED"
     return BudgetStatus(
         standing=statement.standing,
-        on_exhausted=statement.deciding.in_force.budget.on_exhausted if limited else "",
+        on_exhausted=deciding.in_force.budget.on_exhausted if limited else "",
         group=budget.group,
         granted=_hours(balance.granted),
         used=_hours(used),
         remaining=_hours(balance.remaining),
+        left=_hours(deciding.balance.remaining),
+        left_of=budget.group if deciding is not statement else "",
         percent=100 * used // balance.granted if balance.granted else None,
         period_end=_moment(statement.ends_ms),
         exhausted_at=_moment(statement.exhausted_ms),
@@ -256,6 +263,8 @@ def read_status(raw: Json) -> BudgetStatus:
         granted=text("granted"),
         used=text("used"),
         remaining=text("remaining"),
+        left=text("left"),
+        left_of=text("leftOf"),
         percent=percent if isinstance(percent, int) else None,
         period_end=text("periodEnd"),
         exhausted_at=text("exhaustedAt"),

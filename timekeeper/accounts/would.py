@@ -186,8 +186,10 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
     lower = policy.class_of(word)
     if lower != policy.over_budget or keeps_own_class(pod["spec"], lower, policy):
         return ADMITTED
-    why = "has used its GPU budget" if word == "OVER_BUDGET" else "has no known standing"
-    return Verdict("demoted", sentence=f"The namespace {why}: the pod would get priority class {lower.name}.")
+    why = "The namespace has no known standing"
+    if word == "OVER_BUDGET":
+        why = f"{'The group of the' if now.group else 'The'} namespace has used its GPU budget"
+    return Verdict("demoted", sentence=f"{why}: the pod would get priority class {lower.name}.")
 
 
 def _waits_for_cards(namespace: str, request: GPURequest, terms: AdmissionTerms) -> str:

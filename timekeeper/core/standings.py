@@ -150,6 +150,11 @@ def deciding_group(entry: Json) -> str:
     return group(entry) if entry.get("groupDecides") is True else ""
 
 
+def payer(namespace: str, group: str) -> str:
+    """Whose account determines the standing, in a sentence. ``group``: as `deciding_group`."""
+    return f"{group} (the group of namespace {namespace})" if group else f"namespace {namespace}"
+
+
 def group_left(entry: Json) -> GroupLeft:
     """What the group has left; without limit in the document of a release that does not say it."""
     raw = entry if entry.get("groupDecides") is True else mapping(entry.get("groupLeft"))

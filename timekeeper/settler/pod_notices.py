@@ -26,6 +26,7 @@ from timekeeper.core.decisions import (
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.standings import payer
 from timekeeper.core.texts import apart
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
@@ -233,7 +234,7 @@ def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision |
     if statement.exhausted_ms is None or span.end_ms >= FOREVER_MS:
         return None
     until = timestamp(span.end_ms)
-    whose = f"{key}, the group of namespace {name}," if account is not statement else f"namespace {name}"
+    whose = payer(name, key if account is not statement else "")
     message = f"At the present pace the GPU budget of {whose} is gone before its period ends ({until})."
     figures: dict[str, Figure] = {
         MESSAGE: message,
@@ -284,13 +285,10 @@ _EFFECTS = {
 def _used(name: str, account: Statement) -> str:
     balance = account.balance
     granted, remaining = balance.granted or 0, balance.remaining or 0
-    whose = (
-        f"Namespace {name}"
-        if not is_group(account.in_force.key)
-        else (f"{account.in_force.key}, the group of namespace {name},")
-    )
+    key = account.in_force.key
+    whose = payer(name, key if is_group(key) else "")
     used, whole = apart(granted - remaining, granted, first=hours_text)
-    return f"{whose} has used or reserved {used} of {whole} GPU-hours of its budget."
+    return f"{whose[0].upper()}{whose[1:]} has used or reserved {used} of {whole} GPU-hours of its budget."
 
 
 def hours_text(amount: int) -> str:

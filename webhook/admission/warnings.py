@@ -18,6 +18,7 @@ from timekeeper.core.dialects import native, nvidia, tencent
 from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
+from timekeeper.core.standings import payer
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 from webhook.wire.pod_review import PodReview
@@ -109,7 +110,9 @@ def _of_standing(namespace: str, admission: Admission) -> Iterator[str]:
     if standing.is_protected:
         yield f"Namespace {namespace} has no GPU budget left for others. This pod is protected: {_PROTECTED}"
         return
-    used, ours = f"Namespace {namespace} has used", admission.standing_class
+    whose, ours = payer(namespace, standing.group), admission.standing_class
+    whose = whose[0].upper() + whose[1:]
+    used = f"{whose} has used"
     gets = (
         f" This pod gets priority class {ours.name}." if not ours.absent and policy.mode == "enforce" else ""
     )
@@ -121,10 +124,7 @@ def _of_standing(namespace: str, admission: Admission) -> Iterator[str]:
         would = "be held" if held else f"get priority class {policy.over_budget.name}"
         yield f"{used} its GPU budget. Observe mode: with enforcement on, this pod would {would}."
     elif standing.status == "OVER_BUDGET" and standing.by_estimate:
-        yield (
-            f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU "
-            f"budget.{effect}"
-        )
+        yield (f"{whose}: pods admitted in the last few seconds will use the remaining GPU budget.{effect}")
     elif standing.status == "OVER_BUDGET":
         yield f"{used} its GPU budget.{effect}"
     elif is_held and policy.reserves_declared:

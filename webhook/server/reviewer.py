@@ -120,7 +120,7 @@ class Reviewer:
     def deciding_group(self, namespace: str) -> str:
         """The key of the group's budget entry if its account determines the namespace's standing, else ""."""
         table = self._table()
-        return table.entry_of(namespace).deciding_group if table else ""
+        return table.entry_of(namespace).standing.group if table else ""
 
     def is_over_budget(self, namespace: str) -> bool:
         """Whether the namespace is over budget by the table alone; true where there is none."""

@@ -101,7 +101,7 @@ def test_why_a_pod_waits_is_recorded_once_until_its_reasons_change() -> None:
     }
     assert world.refuse("uid-p", n=room) == []
     assert world.refuse("uid-p", n=room, m=room) == []
-    (other,) = world.refuse("uid-p", n=refusal.SPENT)
+    (other,) = world.refuse("uid-p", n=refusal.spent("team-a", ""))
     assert other.reason == "GrantSpent"
 
 
@@ -222,7 +222,7 @@ def test_a_spent_grant_and_a_reclaim_have_the_budget_whose_account_decides(
 ) -> None:
     world = World(rebuilt([node()], [in_namespace(namespace, percent(50, "p"))]), "p")
 
-    (waits,) = world.refuse("uid-p", n=refusal.SPENT)
+    (waits,) = world.refuse("uid-p", n=refusal.spent("team-a", ""))
     (no_room,) = world.refuse("uid-p", n=refusal.NO_CARDS)
     victim, pod = read(in_namespace(namespace, percent(50, "p"))), read(percent(100, "pod"))
     world.found.clear()

@@ -8,7 +8,7 @@ from tests.scheduler_ext.store import Fault
 from tests.scheduler_ext.worlds import Json, node, on, percent, waiting
 from tests.support.simulated_timekeeper import entry, standings
 
-TEXT = "the namespace has spent its GPU budget"
+TEXT = "namespace team-a has spent its GPU budget"
 
 
 class World:

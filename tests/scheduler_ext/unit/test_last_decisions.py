@@ -69,7 +69,7 @@ SAID = {
     "NO_XE_LINKS": [refusal.NO_XE_LINKS],
     "GIVEN_UP": [refusal.GIVEN_UP],
     "NOT_TRIED": [refusal.NOT_TRIED],
-    "SPENT": [refusal.SPENT],
+    "spent": [refusal.spent("team-a", ""), refusal.spent("team-a", "_group.lab")],
     "GANG_WAITS": [refusal.GANG_WAITS],
     "GANG_ELSEWHERE": [refusal.GANG_ELSEWHERE],
 }
@@ -95,7 +95,7 @@ KIND_OF = {
     "NO_XE_LINKS": "constraint",
     "GIVEN_UP": "search",
     "NOT_TRIED": "search",
-    "SPENT": "budget",
+    "spent": "budget",
     "capped": "cap",
     "GANG_WAITS": "gang",
     "GANG_ELSEWHERE": "gang",

@@ -37,7 +37,7 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget() -> None
     assert world.left == [("a", "p", "reclaim", "evicted")]
     (text,) = world.warned
     assert "/a: namespace " in text
-    assert "is over its GPU budget; its GPUs go to pod " in text
+    assert text.endswith("is over its GPU budget; its GPUs go to a pod of another namespace.")
     assert world.preemptor.counts.victims["reclaim", "evicted"] == 1
 
 

@@ -104,7 +104,7 @@ def test_the_preemptor_says_that_it_leaves_for_its_standing() -> None:
     assert world.asked() == ["a"]
     assert world.left == [("a", "p", "reclaim", "evicted")]
     (text,) = world.warned
-    assert "is over its GPU budget; its GPUs go to pod " in text
+    assert text.endswith("is over its GPU budget; its GPUs go to a pod of another namespace.")
 
 
 def test_among_pods_over_budget_none_goes_first_for_the_class_that_it_was_created_with() -> None:

@@ -140,7 +140,7 @@ def test_a_spent_budget_and_a_cap_refuse_with_the_sentences_of_filter() -> None:
     pods = [read(waiting(100, "one")), read(waiting(100, "two"))]
 
     assert [each.reasons[0].refusal.sentence for each in simulate(pods, books(snapshot, spent))] == [
-        "the namespace has spent its GPU budget"
+        "namespace team-a has spent its GPU budget"
     ] * 2
     one, two = simulate(pods, books(snapshot, capped))
     assert one.node == "a"

@@ -474,7 +474,7 @@ def test_warnings_and_forecasts_of_the_groups_account_name_its_budget(town: Town
         "BudgetNearlyUsed": "_group.lab",
         "ForecastExhaustion": "_group.lab",
     }
-    assert "_group.lab, the group of namespace team-a," in str(found["ForecastExhaustion"].figures["message"])
+    assert "_group.lab (the group of namespace team-a)" in str(found["ForecastExhaustion"].figures["message"])
 
 
 def gang_waits(name: str, owner: str, key: str) -> Json:

@@ -119,8 +119,25 @@ def test_each_namespace_gets_an_object_that_says_its_figures(ground: Ground) -> 
         "granted": "100.00",
         "used": "12.34",
         "remaining": "87.66",
+        "left": "87.66",
         "usedPercent": 12,
     }
+
+
+def test_the_object_says_what_is_left_of_the_account_that_decides() -> None:
+    """Its own account has 100 - 27 = 73 GPU-hours, its group -5."""
+    entries = {
+        "team-a": "gpuHours: 100\ngroup: lab",
+        "_group.lab": "gpuHours: 100",
+    }
+    history = history_of(BudgetEntry(key, text, 0) for key, text in entries.items())
+    lab = statement(history, "_group.lab", BalanceFigures(granted=100 * HOUR, posted=105 * HOUR), T0)
+    own = statement(history, "team-a", BalanceFigures(granted=100 * HOUR, posted=27 * HOUR), T0, lab)
+
+    status = status_of(own).wire()
+
+    assert (status["standing"], status["remaining"]) == ("OVER_BUDGET", "73.00")
+    assert (status["left"], status["leftOf"]) == ("-5.00", "lab")
 
 
 def test_figures_that_are_ten_minutes_old_are_written_again_the_oldest_first(ground: Ground) -> None:

@@ -373,6 +373,14 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
         Standing("OVER_BUDGET", 1_000, 800),
         ("Namespace team-a has used its GPU budget. This pod gets priority class gpu-lower-priority.",),
     ),
+    "demoted for the group": (
+        admitted(half()),
+        Standing("OVER_BUDGET", 1_000, 800, group="_group.lab"),
+        (
+            "_group.lab (the group of namespace team-a) has used its GPU budget. This pod gets priority class"
+            " gpu-lower-priority.",
+        ),
+    ),
     "demoted by a burst": (
         admitted(half()),
         Standing("OVER_BUDGET", 900, 800, by_estimate=True),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.decisions import (
     BIND_UNDONE,
     CAPPED,
@@ -22,6 +23,7 @@ from timekeeper.core.rating.held import cards_text
 
 Figures = Mapping[str, Figure]
 
+_BUDGET = "budget"  # whose it is
 _MAX_NAMED = 4  # cards in a sentence
 ANOTHER = "a pod of another namespace"  # in place of the name of a pod that the reader may not know
 
@@ -32,7 +34,7 @@ def sentence(decision: Decision) -> str:
     if MESSAGE in figures:
         return str(figures[MESSAGE])
     tell = _SENTENCES.get(decision.kind)
-    return tell(decision.reason, figures) if tell else _plain(decision)
+    return tell(decision.reason, {**figures, _BUDGET: decision.budget}) if tell else _plain(decision)
 
 
 def without_other(figures: Figures) -> dict[str, Figure]:
@@ -121,9 +123,15 @@ def _card_names(figures: Figures) -> str:
     return "1 card" if len(uuids) == 1 else f"{len(uuids)} cards"
 
 
+def _payer(figures: Figures) -> str:
+    key = str(figures.get(_BUDGET, ""))
+    return f"its group {key}" if key.startswith(GROUP) else "its namespace"
+
+
 def _demoted(_reason: str, figures: Figures) -> str:
-    by_others = "pods admitted in the seconds before used the rest of its namespace's GPU budget"
-    why = by_others if "byEstimate" in figures else "its namespace was over its GPU budget"
+    whose = _payer(figures)
+    by_others = f"pods admitted in the seconds before used the rest of the GPU budget of {whose}"
+    why = by_others if "byEstimate" in figures else f"{whose} was over its GPU budget"
     return (
         f"Created while {why}, with the priority class"
         f" {figures.get('priorityClass') or 'of pods over budget'}: pods of namespaces in budget go first."
@@ -132,8 +140,8 @@ def _demoted(_reason: str, figures: Figures) -> str:
 
 def _held(reason: str, figures: Figures) -> str:
     why = {
-        "OverBudget": "its namespace is over its GPU budget",
-        "WaitsForBudget": "the rest of its namespace's GPU budget does not pay its lookahead",
+        "OverBudget": f"{_payer(figures)} is over its GPU budget",
+        "WaitsForBudget": f"the rest of the GPU budget of {_payer(figures)} does not pay its lookahead",
         "WaitsForTurn": "it must wait for its turn",
         "WaitsForClaims": "it was not known what its claims ask for",
         "DeclaredTime": "its budget reserves the whole time that it declares, "
@@ -162,7 +170,7 @@ def _undone(_reason: str, figures: Figures) -> str:
 
 def _reclaimed(_reason: str, figures: Figures) -> str:
     return (
-        f"Evicted from node {figures.get('node')} ({figures.get('how')}): its namespace is over its GPU"
+        f"Evicted from node {figures.get('node')} ({figures.get('how')}): {_payer(figures)} is over its GPU"
         f" budget, and {_other(figures)} needs its GPUs."
     )
 

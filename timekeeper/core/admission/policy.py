@@ -48,6 +48,7 @@ class Standing:
     until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
     hold: HeldFor = ""  # how new pods are held whatever the word is, but for UNKNOWN
     is_protected: bool = False  # of a pod: it is in budget because `protect` selects it
+    group: str = ""  # key of the group's budget entry if its account determines the standing
 
 
 @dataclass(frozen=True, slots=True)

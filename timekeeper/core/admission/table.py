@@ -35,7 +35,6 @@ class StandingsEntry:
     host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
     group: str = ""  # key of the group's entry; "": none
     group_left: standings.GroupLeft = standings.NO_GROUP_LEFT
-    deciding_group: str = ""  # `group` if its account determines the standing
     protect: Published | None = None  # which pods keep their class when the budget is spent
     places: bool = True  # Bursar places its pods
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
@@ -201,6 +200,7 @@ def read_entry(raw: Json) -> StandingsEntry:
             remaining=remaining,
             until_ms=until_ms,
             hold=_hold(raw.get("hold")),
+            group=standings.deciding_group(raw),
         ),
         remaining=remaining,
         valid_until_ms=until_ms,
@@ -213,7 +213,6 @@ def read_entry(raw: Json) -> StandingsEntry:
         host_share_milli=standings.whole_number_or_none(raw.get("hostShare")),
         group=group,
         group_left=standings.group_left(raw) if group else standings.NO_GROUP_LEFT,
-        deciding_group=standings.deciding_group(raw) if group else "",
         protect=decoded(raw),
         places=raw.get("placement") != "off",
         takes_whole_cards=raw.get("wholeCards") == "bursar",

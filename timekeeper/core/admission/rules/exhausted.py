@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from timekeeper.core.admission.policy import Standing
 from timekeeper.core.rating.held import cards_text, depends_on_card, least_milli
+from timekeeper.core.standings import payer
 from timekeeper.core.texts import hours
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import TRY_AGAIN, Violation, shown
@@ -32,11 +33,13 @@ def budget_violations(
     if standing.until_ms is not None:
         moment = datetime.fromtimestamp(standing.until_ms // 1000, UTC)
         until += f" or the next period begins ({moment:%Y-%m-%d %H:%M} UTC)"
+    whose = payer(namespace, standing.group)
     used = (
-        f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU budget"
+        f"{whose}: pods admitted in the last few seconds will use the remaining GPU budget"
         if standing.by_estimate
-        else f"Namespace {namespace} has used its GPU budget"
+        else f"{whose} has used its GPU budget"
     )
+    used = used[0].upper() + used[1:]
     sentence = (
         f"{used} (onExhausted: deny).{_figures(standing, request)} New GPU pods are refused until {until}."
         " Ask your budget administrator."
