@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.exhausted import without_figures
 from timekeeper.core.decisions import (
     DEMOTED,
     HELD,
@@ -19,7 +20,6 @@ from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
 from timekeeper.core.request.request import canonical
-from timekeeper.core.violation import TRY_AGAIN
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -94,10 +94,11 @@ def by_account(decision: Decision, group: str) -> Decision:
 
 
 def _reason(answer: AdmissionAnswer) -> tuple[str, dict[str, Figure]]:
-    """Of a refusal: the first violated rule as one word, and its figures."""
+    """Of a refusal: the first violated rule as one word, and its figures, without those of a budget, which
+    grow from one try to the next: tries of one owner are one row."""
     enforced = [rule for rule, mode in answer.rules if mode == "enforce"]
     reason = "".join(part.capitalize() for part in (enforced or ["refused"])[0].split("-"))
-    return reason, {MESSAGE: answer.refusal.removeprefix(TRY_AGAIN)[:MAX_TEXT], "rules": ",".join(enforced)}
+    return reason, {MESSAGE: without_figures(answer.refusal)[:MAX_TEXT], "rules": ",".join(enforced)}
 
 
 def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:

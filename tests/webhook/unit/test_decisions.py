@@ -167,6 +167,18 @@ def test_a_decision_by_the_account_of_the_group_names_the_groups_budget() -> Non
     ]
 
 
+def test_tries_of_one_owner_whose_figure_grows_are_one_record() -> None:
+    def tried(remaining: int) -> Decision:
+        spent = standings(team_a=entry("OVER_BUDGET", onExhausted="deny", remaining=remaining))
+        (refused,) = decided("/mutate", owned(admitted(half())), table=decode(orjson.dumps(spent), '"1"', 0))
+        return refused
+
+    first, later = tried(-3_600_000), tried(-7_200_000_000)
+
+    assert first == later
+    assert "has used its GPU budget (onExhausted: deny). New GPU pods" in str(first.figures["message"])
+
+
 def test_what_the_namespaces_own_budget_decides_does_not_name_the_groups() -> None:
     turn = owned(governed(admitted(half()), "OVER_BUDGET", POLICY, "turn"), name="p", uid="uid-p")
     queued = owned(governed(admitted(half()), "IN_BUDGET", POLICY, "budget"), name="p", uid="uid-p")
