@@ -155,8 +155,9 @@ def _target(options: Options) -> tuple[str, int]:
 
 
 def _of_pages(options: Options, namespace: str) -> tuple[tuple[str, str], ...]:
-    """The account of a login at the dashboard, whose pages also write."""
-    return options.accounts_for(namespace, writes=not namespace)[:1]
+    """The accounts of a login at the dashboard, whose pages also write; for all namespaces an administrator's
+    before the one that reads costs."""
+    return options.accounts_for(namespace)[:1] if namespace else options.accounts_for("")[::-1]
 
 
 def _tokens(options: Options, accounts: Sequence[tuple[str, str]], subject: str) -> Iterator[str]:

@@ -105,6 +105,15 @@ def test_the_next_account_is_tried_where_there_is_no_token_and_is_named(
     assert capsys.readouterr().err.strip().endswith(said)
 
 
+@pytest.mark.parametrize("known", ["bursar-admin", "bursar-finance"])
+def test_the_pages_of_all_are_for_an_administrator_else_for_finance(known: str) -> None:
+    with_token = options({("create", f"token {known}"): known})
+
+    pages = connection._of_pages(with_token, "")
+
+    assert next(connection._tokens(with_token, pages, "")) == known
+
+
 @pytest.mark.parametrize(
     ("subject", "sample"), [("", "finance"), ("a", "reader"), ("_group.b", "group-lead")]
 )

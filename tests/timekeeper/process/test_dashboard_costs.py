@@ -129,7 +129,7 @@ def test_the_month_that_is_shown_first_is_that_of_the_budgets_time_zone(
 
     assert re.findall(r"<h1>(.*?)</h1>", page) == [f"Costs of {running}"]
     assert f"<option selected>{running}</option>" in page
-    assert file.headers["Content-Disposition"] == f"attachment; filename=bursar-{running}.csv"
+    assert file.headers["Content-Disposition"] == f"attachment; filename=bursar-{running}-by-namespace.csv"
 
 
 def test_a_past_month_expects_nothing_more(visitor: Client) -> None:
@@ -180,7 +180,7 @@ def test_the_files_have_every_row_exactly(dashboards: Dashboards, visitor: Clien
     answer = visitor.get("/costs/csv?month=2026-11&group=pod&namespace=team-a", base_url=URL)
     rows = list(csv.DictReader(io.StringIO(answer.data.decode("utf-8-sig"))))
 
-    assert answer.headers["Content-Disposition"] == "attachment; filename=bursar-2026-11-team-a.csv"
+    assert answer.headers["Content-Disposition"] == "attachment; filename=bursar-2026-11-team-a-by-pod.csv"
     assert answer.content_type == "text/csv; charset=utf-8"
     assert [(each["pod"], each["cost"]) for each in rows] == [("late", "35"), ("early", "20")]
     focus = visitor.get("/costs/focus?month=2026-11", base_url=URL)
@@ -404,3 +404,19 @@ def test_two_currencies_are_never_one_figure_nor_one_order(books: Dashboards) ->
         ("team-b", "3,000.00 JPY", "20.00 EUR", "-100% EUR, new JPY"),
     ]
     assert "85.00 EUR + 3,200.00 JPY" in tiles
+
+
+def test_a_cost_says_what_of_it_has_no_price(tmp_path: Path) -> None:
+    made = Dashboards(tmp_path)
+    priced = ("team-a", "gpuHours: 400\nprice: 2", NOVEMBER + 3 * HOUR)
+    made.books.entries(("team-a", "gpuHours: 400", 0), priced)
+    made.books.write(run("a", "team-a", NOVEMBER, 10))
+    client = made.client()
+    log_in(client)
+    try:
+        page = client.get("/costs?month=2026-11", base_url=URL).text
+    finally:
+        made.close()
+
+    assert "weighted by model; 3.00 without a price" in page
+    assert ">2 USD, no price<" in page

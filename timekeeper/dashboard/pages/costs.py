@@ -1,6 +1,7 @@
 """What a month cost, beside the month before, and what the running month will have cost by its end."""
 
 import codecs
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
@@ -44,16 +45,19 @@ class Bill:
     amount: int = 0
     costs: dict[str, Decimal] = field(default_factory=dict)
     prices: tuple[str, ...] = ()
+    unpriced: int = 0  # what of the amount has no price
 
     def read(self, raw: Mapping[str, str]) -> None:
         """Add a row of a report, which has one for each price."""
         price, currency = raw["price"], raw["currency"]
         costs = {currency: Decimal(raw["cost"])} if price else {}
-        self.add(Bill({}, int(raw["amount"]), costs, (f"{price} {currency}",) if price else ()))
+        amount, prices = int(raw["amount"]), (f"{price} {currency}",) if price else ()
+        self.add(Bill({}, amount, costs, prices, 0 if price else amount))
 
     def add(self, other: "Bill", by: Decimal = Decimal(1)) -> None:
         """Add another one's charges, multiplied."""
         self.amount += int(other.amount * by)
+        self.unpriced += int(other.unpriced * by)
         self.prices = tuple(sorted({*self.prices, *other.prices}))
         for currency, cost in other.costs.items():
             self.costs[currency] = self.costs.get(currency, Decimal(0)) + cost * by
@@ -239,7 +243,8 @@ def download(visit: Visit, form: str) -> Download:
     mark Excel knows that the text is UTF-8."""
     month = visit.text("month") or running_month(visit)
     query = {} if form == "focus" else _query(visit, _group(visit))
-    name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), "focus" * (form == "focus"))))
+    how = "focus" if form == "focus" else f"by-{re.sub('[^a-z0-9]+', '-', _group(visit).lower())}"
+    name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), how)))
     answer = visit.api.stream("/v1/usage", namespace=visit.scope, month=month, format=FORMS[form], **query)
     return Download(f"{name}.csv", answer, b"" if form == "focus" else codecs.BOM_UTF8)
 
