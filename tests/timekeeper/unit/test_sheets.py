@@ -431,7 +431,11 @@ def test_a_waiting_pod_says_since_when_and_why_it_waits() -> None:
         ),
         (
             waiting(posted=None, total=None),
-            ["Nothing is known: no extender has posted nodes or waiting pods; its flag is --timekeeper-url."],
+            [
+                "Nothing is known: no extender has posted nodes or waiting pods. Where the ledger runs alone"
+                " there is none, and kubectl bursar top lists who holds cards; else its flag is"
+                " --timekeeper-url."
+            ],
         ),
         (waiting(posted=MIDNIGHT - STALE_MS), []),
         (waiting(posted=MIDNIGHT - 90_000), ["This is old: the extender posted last 1m30s ago."]),

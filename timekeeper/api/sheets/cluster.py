@@ -80,7 +80,10 @@ def _memory(raw: Json) -> tuple[int, int]:
 def _post_warnings(answer: Json, now_ms: int) -> Iterator[str]:
     """That the extender has posted nothing, or nothing lately."""
     if answer["posted"] is None:
-        yield "Nothing is known: no extender has posted nodes or waiting pods; its flag is --timekeeper-url."
+        yield (
+            "Nothing is known: no extender has posted nodes or waiting pods. Where the ledger runs alone there is"
+            " none, and kubectl bursar top lists who holds cards; else its flag is --timekeeper-url."
+        )
     elif now_ms - answer["posted"] > STALE_MS:
         yield f"This is old: the extender posted last {age(now_ms - answer['posted'])} ago."
 
@@ -120,7 +123,7 @@ MAP = Sheet(
         _PODS("pods", "Pods", "that hold a part of it", lambda raw: raw),
     ),
     rows=_cards,
-    empty="no node has cards",
+    empty="no card is listed",
     warnings=_post_warnings,
 )
 WAITING = Sheet(
