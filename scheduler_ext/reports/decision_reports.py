@@ -7,6 +7,7 @@ changed; no verb waits for that.
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,7 +18,7 @@ from scheduler_ext.fit.refusal import Refusal, RefusalKind
 from scheduler_ext.model.other_resources import PODS
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.reports.prospects import Prospects, ProspectSearch
+from scheduler_ext.reports.prospects import ProspectSearch, UsableNodes
 from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.gang_table import GangState
 from scheduler_ext.snapshot.host_left import CPU, host_lack
@@ -236,15 +237,15 @@ class DecisionReports:
         if not uids:
             return
         snapshot, standings, at_ms = self._state.snapshot(), self._state.standings(), self._now_ms()
-        ahead = self._ahead(set(uids), standings)
         prospects, beside = ProspectSearch(snapshot), BesideCardsSearch(snapshot)
+        ahead = self._ahead(set(uids), standings, prospects)
         for uid in uids:
             pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
             if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated:
                 continue
             if refused is None and not pod.unschedulable_because:
                 continue
-            decision = _waits(pod, refused, prospects.of(pod), ahead.get(uid), standings, at_ms)
+            decision = _waits(pod, refused, prospects, ahead.get(uid), standings, at_ms)
             is_refused = pod.unschedulable_because and not pod.waits_for_devices
             figures = _beside(beside.of(pod)) if is_refused else {}
             decision = replace(decision, figures={**decision.figures, **figures}) if figures else decision
@@ -254,22 +255,33 @@ class DecisionReports:
                 decision = replace(decision, kind=CAPPED, reason="AboveCap", figures=figures, budget=group)
             self._record(decision)
 
-    def _ahead(self, uids: set[str], standings: NamespaceStandings) -> dict[str, int]:
-        """How many waiting pods go before each of these."""
+    def _ahead(
+        self, uids: set[str], standings: NamespaceStandings, prospects: ProspectSearch
+    ) -> dict[str, int]:
+        """How many waiting pods go before each of these that may use one of the nodes that it may use."""
         pods = [each.pod for each in self._state.waiting_pods()]
-        ordered = sorted(pods, key=lambda pod: queue_key(pod, ANYWHERE, standings))
-        return {pod.uid: at for at, pod in enumerate(ordered) if pod.uid in uids}
+        before = Counter[UsableNodes]()
+        found: dict[str, int] = {}
+        for pod in sorted(pods, key=lambda pod: queue_key(pod, ANYWHERE, standings)):
+            usable = prospects.usable(pod)
+            if usable is None:
+                continue
+            if pod.uid in uids:
+                meet = (many for other, many in before.items() if other.names & usable.names)
+                found[pod.uid] = sum(meet)
+            before[usable] += 1
+        return found
 
 
 def _waits(
     pod: Pod,
     refused: LastDecision | None,
-    prospects: Prospects,
+    search: ProspectSearch,
     ahead: int | None,
     standings: NamespaceStandings,
     at_ms: int,
 ) -> Decision:
-    standing = standings.of(pod.namespace)
+    standing, prospects, usable = standings.of(pod.namespace), search.of(pod), search.usable(pod)
     figures: dict[str, Figure] = {
         "standing": standing.status,
         "onExhausted": standing.on_exhausted,
@@ -287,6 +299,8 @@ def _waits(
         figures["obstacle"] = prospects.obstacle
     if ahead is not None:
         figures["podsAhead"] = ahead
+    if usable is not None and usable.cards and not usable.has_for(pod):
+        figures |= {"heldCards": usable.cards, "heldNodes": len(usable.names)}
     hole = prospects.hole
     if hole is not None:
         figures |= {

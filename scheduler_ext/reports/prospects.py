@@ -14,6 +14,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import OF_NVIDIA, serves
 from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.kube.node_constraints import NodeConstraints
+from timekeeper.core.request.cards import allowed
 from timekeeper.core.texts import no_fractions
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import first_of
@@ -43,6 +44,22 @@ class Prospects:
 UNKNOWN = Prospects()
 
 
+@dataclass(frozen=True, slots=True)
+class UsableNodes:
+    """The open nodes that a pod accepts, and of their cards those that its request allows: how many there
+    are, how many of them are free as a whole, and whether a part of one is free."""
+
+    names: frozenset[str]
+    cards: int
+    whole: int
+    has_part: bool
+
+    def has_for(self, pod: Pod) -> bool:
+        """Whether a card, or the part of one, is free that the pod might get."""
+        asks = pod.request.asks if pod.request is not None else ()
+        return self.whole > 0 if all(each.ask.whole for each in asks) else self.has_part
+
+
 class ProspectSearch:
     """Looks for one pod after another in one snapshot; pods alike are looked for once."""
 
@@ -51,6 +68,40 @@ class ProspectSearch:
         self._left = MAX_LOOKS
         self._known: dict[object, Prospects] = {}
         self._empty: dict[object, Refusal | None] = {}
+        self._usable: dict[object, UsableNodes | None] = {}
+        self._left_to_count = MAX_LOOKS
+
+    def usable(self, pod: Pod) -> UsableNodes | None:
+        """Those of this pod, without cards where it waits for devices; None where that is not known, or the
+        looks of the call were spent."""
+        if pod.request is None:
+            return None
+        request = None if pod.waits_for_devices else replace(pod.request, asks=(), same_gpu=(), topology="")
+        shape = pod.node_constraints, request
+        if shape not in self._usable:
+            self._left_to_count -= len(self._nodes)
+            is_counted = self._left_to_count >= 0
+            self._usable[shape] = self._count(pod.node_constraints, request) if is_counted else None
+        return self._usable[shape]
+
+    def _count(self, constraints: NodeConstraints, request: GPURequest | None) -> UsableNodes:
+        names, cards, whole, has_part = set[str](), 0, 0, False
+        for _, node, there in self._nodes:
+            if node.closed or not constraints.admit(node.name, there.node_labels):
+                continue
+            free = [
+                left
+                for card, left in zip(there.cards, node.free_by_card, strict=True)
+                if left is not None and request is not None and allowed(request, card)
+            ]
+            if free or not there.cards or request is None:
+                names.add(node.name)
+            cards += len(free)
+            untouched = max(0, sum(left.untouched for left in free) - node.unnamed)
+            whole += untouched
+            parts = (left.share_milli and left.memory_mib for left in free if not left.untouched)
+            has_part = has_part or untouched > 0 or any(parts)
+        return UsableNodes(frozenset(names), cards, whole, has_part)
 
     @cached_property
     def _nodes(self) -> list[tuple[Hole, NodeInfo, Node]]:
@@ -107,11 +158,10 @@ class ProspectSearch:
 
 def _hole_of(node: NodeInfo) -> Hole:
     """On this node; without memory where none of its cards may be given out."""
-    free = max(
-        (each for each in node.free_by_card if each is not None and not node.closed),
-        key=lambda each: each.memory_mib,
-        default=None,
-    )
+    given_out = [left for left in node.free_by_card if left is not None and not node.closed]
+    untouched = [left for left in given_out if left.untouched][node.unnamed :]
+    parts = (left for left in given_out if not left.untouched)
+    free = max((*untouched, *parts), key=lambda left: left.memory_mib, default=None)
     return Hole(node.name, free.memory_mib, free.share_milli) if free else Hole(node.name, 0, 0)
 
 

@@ -13,7 +13,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
-from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, posted_text
+from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, held_sentence, posted_text
 
 Json = dict[str, Any]
 
@@ -72,9 +72,12 @@ class WaitingPods:
         }
 
     def _obstacle(self, pod: Pod, search: ProspectSearch) -> str:
-        """Why no node can take it even when it is empty; "" if cards that become free may be enough."""
+        """Why no node can take it even when it is empty, or that no card is free that it may use; "" else."""
         lack = self._gang_lack(pod) if pod.gang is not None else ""
-        return lack or search.of(pod).obstacle
+        usable = search.usable(pod)
+        is_held = usable is not None and usable.cards and not usable.has_for(pod)
+        held = held_sentence(usable.cards, len(usable.names)) if usable and is_held else ""
+        return lack or search.of(pod).obstacle or held
 
 
 def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> str:

@@ -33,6 +33,13 @@ def undescribed_sentence(undescribed: str) -> str:
     return f"no inventory: {undescribed}" if undescribed else ""
 
 
+def held_sentence(cards: int, nodes: int) -> str:
+    """That no card is free of those that a pod may use."""
+    held = "the one card" if cards == 1 else f"all {cards} cards"
+    where = "the one node" if nodes == 1 else f"the {nodes} nodes"
+    return f"{held} of {where} that it may use {'is' if cards == 1 else 'are'} held"
+
+
 def posted_text(text: str, most: int) -> str:
     """The text as a post may have it: short and printable."""
     return only_printable(text[:most])

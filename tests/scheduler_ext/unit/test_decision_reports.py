@@ -332,3 +332,26 @@ def test_a_pod_whose_limit_claims_serve_waits_for_devices_and_is_told_of_no_card
     assert (found.kind, found.reason, found.figures) == ("waiting", "WaitsForDevices", figures)
     assert sentence(found) == f"kube-scheduler finds no node for it: {said.rstrip('.')}."
     assert waits_for(found.figures) == [f"kube-scheduler says: {said.rstrip('.')}"]
+
+
+def test_pods_that_wait_for_other_nodes_are_not_ahead_and_held_cards_are_counted() -> None:
+    """One of the two earlier pods waits for the other pool: of the one node that ``p`` may use both cards are
+    held."""
+
+    def of_pool(raw: Json, pool: str) -> Json:
+        return {**raw, "metadata": {**raw["metadata"], "labels": {"pool": pool}}}
+
+    nodes = [of_pool(node("n", card(0), card(1)), "a"), of_pool(node("m", card(0)), "b")]
+    there = [on(percent(100, "x"), "n", "GPU-0"), on(percent(100, "y"), "n", "GPU-1")]
+    waits = [
+        percent(100, name, nodeSelector={"pool": pool})
+        for name, pool in (("ahead", "a"), ("elsewhere", "b"), ("p", "a"))
+    ]
+    world = World(rebuilt(nodes, [*there, *waits]), "ahead", "elsewhere", "p")
+
+    (found,) = world.refuse("uid-p", n=refusal.not_enough_free(request_of(percent(100))))
+
+    assert (found.figures["podsAhead"], found.figures["heldCards"], found.figures["heldNodes"]) == (1, 2, 1)
+    assert sentence(found).startswith(
+        "All 2 cards of the one node that it may use are held; 1 waiting pod is ahead; no node takes it: "
+    )

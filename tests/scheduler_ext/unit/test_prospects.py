@@ -134,3 +134,43 @@ def test_the_looks_of_a_call_are_bounded_and_pods_alike_are_looked_for_once() ->
     assert UNKNOWN not in found[:-1]
     assert found[-1] == UNKNOWN
     assert of("0") == found[0]
+
+
+@pytest.mark.parametrize(
+    ("pod", "is_held"),
+    [
+        (asking(container(gpu_count="1"), nodeSelector={"disk": "ssd"}), True),
+        (percent(50, nodeSelector={"disk": "ssd"}), False),
+        (asking(container(gpu_count="1")), False),
+    ],
+)
+def test_all_cards_that_a_pod_may_use_are_held_where_none_is_free_as_it_asks(
+    pod: Json, is_held: bool
+) -> None:
+    """Of the two cards with disk=ssd one is whole and held, of the other 40 % are free."""
+    nodes = [
+        labelled(node("a", card(0)), disk="ssd"),
+        labelled(node("b", card(0)), disk="ssd"),
+    ]
+    other = node("c", card(0))
+    pods = [on(percent(100, "x"), "a", "a-GPU-0"), on(percent(60, "y"), "b", "b-GPU-0")]
+
+    usable = ProspectSearch(rebuilt([*nodes, other], pods)).usable(read(pod))
+
+    assert usable is not None
+    assert usable.names == ({"a", "b"} if "nodeSelector" in pod["spec"] else {"a", "b", "c"})
+    assert usable.has_for(read(pod)) is not is_held
+
+
+def test_cards_that_a_plugin_alone_could_name_are_held_too() -> None:
+    """Two cards of a plugin's node are held by a pod of two: nothing says which, and none is free."""
+    there = node("n", card(0), card(1), capacity={"nvidia.com/gpu": "2"})
+    holder = asking(limits_of("main", nvidia_com__gpu="2"), name="x")
+    holder["spec"]["nodeName"] = "n"
+    waits = read(asking(limits_of("main", nvidia_com__gpu="1"), name="p"))
+
+    search = ProspectSearch(rebuilt([there], [holder]))
+    usable = search.usable(waits)
+
+    assert usable is not None
+    assert (usable.cards, usable.has_for(waits), search.of(waits).hole) == (2, False, None)

@@ -19,7 +19,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from tests.worlds import container
-from timekeeper.core.decisions import DecisionRun
+from timekeeper.core.decisions import DecisionRun, Figure
 from timekeeper.store.decisions import SOURCE, record
 
 BOTH_DATABASES = "how an owner's pods and decisions are found is SQL"
@@ -279,17 +279,25 @@ CAPPED = {"needsAtLeastMilli": 1000, "capMilli": 1000, "heldByOthersMilli": 1000
 
 
 @pytest.mark.parametrize(
-    ("waits", "holder"),
-    [("Deployment/web", True), ("Deployment/other", False), ("StatefulSet/web", False)],
+    ("waits", "figures", "holder"),
+    [
+        ("Deployment/web", CAPPED, True),
+        ("Deployment/web", WAITS | {"heldCards": 1, "heldNodes": 1}, True),
+        ("Deployment/web", WAITS, False),
+        ("Deployment/other", CAPPED, False),
+        ("StatefulSet/web", CAPPED, False),
+    ],
 )
-def test_what_an_update_waits_for_is_its_own_old_pod(home: Town, waits: str, holder: bool) -> None:
+def test_what_an_update_waits_for_is_its_own_old_pod(
+    home: Town, waits: str, figures: dict[str, Figure], holder: bool
+) -> None:
     old = gpu_pod("web-5d8f-old", started_ms=T0)
     old["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "web-5d8f", "controller": True}]
     old["metadata"]["labels"] = old["metadata"].get("labels", {}) | {"pod-template-hash": "5d8f"}
     home.hear("pods", old)
     home.advance(MINUTE)
     about = {"name": "new", "generate_name": "", "uid": "uid-new", "owner": waits}
-    post(home, posted(kind="waiting", reason="TooLittleFree", figures=CAPPED, **about))
+    post(home, posted(kind="waiting", reason="TooLittleFree", figures=figures, **about))
 
     first, *_ = home.get("/v1/explain/team-a/new").get_json()["waitsFor"]
     assert first.startswith("held by web-5d8f-old, of the same Deployment web: its update") is holder

@@ -31,7 +31,7 @@ ON_NODES: dict[str, Figure] = {
 SCHEDULER: dict[str, Figure] = {"scheduler": "0/95 nodes are available: 95 Insufficient cpu."}
 BESIDE: dict[str, Figure] = {"freeCardsNode": "n", "lacksBesideCards": "CPU"}
 SAID_BY_SCHEDULER = "kube-scheduler finds no node for it: 0/95 nodes are available: 95 Insufficient cpu"
-MORE = "needs 2 cards on one node; no card may be given out; 1 waiting pod is ahead"
+MORE = "needs 2 cards on one node; no card is free; 1 waiting pod is ahead"
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,12 @@ MORE = "needs 2 cards on one node; no card may be given out; 1 waiting pod is ah
             f"No node has so many cards; no node takes it: {ON_NODES['reasons']}.",
         ),
         ("Unschedulable", {**NEEDS, **SCHEDULER}, f"{SAID_BY_SCHEDULER}; {MORE}."),
+        (
+            "Unschedulable",
+            {**NEEDS, **SCHEDULER, "heldCards": 12, "heldNodes": 3},
+            "All 12 cards of the 3 nodes that it may use are held; 1 waiting pod is ahead;"
+            f" {SAID_BY_SCHEDULER}.",
+        ),
         (
             "Unschedulable",
             {**NEEDS, **SCHEDULER, **BESIDE},

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.cluster_map import held_sentence
 from timekeeper.core.decisions import (
     BIND_UNDONE,
     CAPPED,
@@ -46,7 +47,7 @@ def waits_for(figures: Figures) -> list[str]:
     """What would have to change for a pod that waits, what decides first: each a part of a sentence."""
     scheduler = str(figures.get("scheduler", "")).rstrip(".")
     said = [f"kube-scheduler says: {scheduler}"] if scheduler and "obstacle" not in figures else []
-    return [*said, *_waits_for(figures)]
+    return [*_waits_for(figures), *said] if "heldCards" in figures else [*said, *_waits_for(figures)]
 
 
 def _decides(figures: Figures) -> str:
@@ -64,12 +65,14 @@ def _waits_for(figures: Figures) -> list[str]:
     if "capMilli" in figures:
         needs, cap, held = (_number(figures[name]) for name in _CAP_FIGURES)
         found.append(f"needs at least {needs} of a cap of {cap} cards, of which others hold {held}")
+    elif "heldCards" in figures and "lacksBesideCards" not in figures:
+        found.append(held_sentence(int(figures["heldCards"]), int(figures["heldNodes"])))
     elif "cardsNeeded" in figures:
         hole = (
             f"the card with most free memory has {figures['largestHoleMib']} MiB and"
             f" {_cards(figures['largestHoleMilli'])} of its compute free, on {figures['largestHoleNode']}"
             if "largestHoleNode" in figures
-            else "no card may be given out"
+            else "no card is free"
         )
         found.append(f"needs {_needed(figures)}; {hole}")
     if figures.get("podsAhead"):
@@ -159,7 +162,7 @@ def _waiting(reason: str, figures: Figures) -> str:
     if reason in ("Unschedulable", WAITS_FOR_DEVICES):
         why = f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}"
     parts = _waits_for(figures)
-    parts.insert(1 if _decides(figures) else 0, why)
+    parts.insert(len(parts) if "heldCards" in figures else 1 if _decides(figures) else 0, why)
     said = "; ".join(parts)
     return f"{said if parts[0].startswith('kube-') else said[:1].upper() + said[1:]}."
 

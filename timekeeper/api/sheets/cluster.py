@@ -81,8 +81,8 @@ def _post_warnings(answer: Json, now_ms: int) -> Iterator[str]:
     """That the extender has posted nothing, or nothing lately."""
     if answer["posted"] is None:
         yield (
-            "Nothing is known: no extender has posted nodes or waiting pods. Where the ledger runs alone there is"
-            " none, and kubectl bursar top lists who holds cards; else its flag is --timekeeper-url."
+            "Nothing is known: no extender has posted nodes or waiting pods. Where the ledger runs alone"
+            " there is none, and kubectl bursar top lists who holds cards; else its flag is --timekeeper-url."
         )
     elif now_ms - answer["posted"] > STALE_MS:
         yield f"This is old: the extender posted last {age(now_ms - answer['posted'])} ago."
