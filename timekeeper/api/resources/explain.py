@@ -349,8 +349,8 @@ def _waits_for(
 
 
 def _of_its_update(connection: Connection, waits: Decision, now_ms: int) -> list[str]:
-    """Which pods of the same Deployment hold what one waits for, by a cap or for all cards are held: during an update the new
-    pods come before the old ones go."""
+    """Which pods of the same Deployment hold what one waits for, by a cap or where all cards are held: during
+    an update the new pods come before the old ones go."""
     kind, _, name = waits.owner.partition("/")
     if kind != "Deployment" or not {"capMilli", "heldCards"} & waits.figures.keys():
         return []
