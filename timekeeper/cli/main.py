@@ -28,7 +28,7 @@ from timekeeper.cli.flags import (
     by_columns,
 )
 from timekeeper.cli.months import correct
-from timekeeper.cli.output import CommandError
+from timekeeper.cli.output import CommandError, RefusedError
 from timekeeper.cli.save.command import save
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
@@ -39,6 +39,8 @@ from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import is_unknown
+
+_OF_LEADS = "The lead of a group passes its hours on, and takes them back, with --group NAME."
 
 
 @click.group(cls=ConnectionGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -222,8 +224,13 @@ def grant(
         body["kind"] = "correction"
     if giver:
         body["from"] = giver
-    with connected(options, "", writes=True) as client:
-        sheet = client.post_once(form, path, body, "grants", key, "granting twice")
+    try:
+        with connected(options, "", writes=True) as client:
+            sheet = client.post_once(form, path, body, "grants", key, "granting twice")
+    except RefusedError as error:
+        if group or "answered 403" not in error.message:
+            raise
+        raise RefusedError(f"{error.message}\n{_OF_LEADS}") from error
     output.show(sheet, form)
 
 

@@ -13,7 +13,7 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.retention import Writable
 
-_INTERVAL_S = 600.0
+_SOON_S, _INTERVAL_S = 1.0, 600.0
 _AFTER_MS = 3_600_000  # a month is closed this long after its end at the earliest
 _LATE_MS = 2 * DAY_MS  # from then on a month that is not closed is a finding
 _READ_LOG = "see month-not-closed in the timekeeper's log"
@@ -33,25 +33,28 @@ class MonthCloser:
         self.late: tuple[RoleFinding, ...] = ()  # of months that are not closed in time
 
     def keep(self, stop: Event) -> None:
-        """Look every ten minutes until ``stop``, or until the epoch is over."""
-        while not stop.wait(_INTERVAL_S):
+        """Look once the budgets are known, then every ten minutes, until ``stop``, or until the epoch is
+        over."""
+        pause_s = _SOON_S
+        while not stop.wait(pause_s):
             try:
-                self.step()
+                pause_s = _INTERVAL_S if self.step() else _SOON_S
             except EpochOverError:
                 return
             except UnavailableError as error:
                 log("month-not-closed", level="warning", error=error)
 
-    def step(self) -> None:
-        """Close what can be closed. Raises EpochOverError or UnavailableError."""
+    def step(self) -> bool:
+        """Close what can be closed; False: the budgets are not known yet. Raises EpochOverError or
+        UnavailableError."""
         history = self._history()
         if history is None:
-            return
+            return False
         with self._store.reading() as connection:
             first_ms = ledger.first_ms(connection)
             calendar = months.calendar(connection, history, first_ms)
         if first_ms is None:
-            return
+            return True
         now_ms, late = self._now_ms(), list[RoleFinding]()
         for month, span in ended(first_ms, now_ms - _AFTER_MS, calendar):
             try:
@@ -65,6 +68,7 @@ class MonthCloser:
                 said = {"month": month, "why": why[0], "command": why[1]}
                 late.append(RoleFinding("month-open", {**said, "after": after}))
         self.late = tuple(late)
+        return True
 
     def _close(self, month: str, span: Interval) -> tuple[str, str] | None:
         """Returns what keeps it open, and what ends that; None: it is closed."""

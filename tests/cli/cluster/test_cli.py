@@ -206,6 +206,8 @@ def test_a_lead_splits_the_budget_of_the_own_group_and_grants_nothing_else(
     lead = "--reason x --account bursar-leads/research 2>&1 || echo code $?\n"
     for more in (f"grant team-b 1 {lead}", f"grant team-a 1 --group everyone-else {lead}"):
         assert "answered 403" in typed(stack, folder, f"kubectl bursar {more}", "research-leads")
+    moved = typed(stack, folder, f"kubectl bursar grant team-b 1 --from team-a {lead}", "research-leads")
+    assert "with --group NAME" in moved
     back = "grant team-b -1 --group research --reason x --account bursar-leads/research"
     assert " -1 " in typed(stack, folder, f"kubectl bursar {back}", "research-leads")
     assert "5 GPU-hours were granted to group research" in typed(

@@ -149,3 +149,25 @@ def test_a_month_that_cannot_be_written_is_a_finding_too(books: Books) -> None:
     assert "ago and is not closed: the disk is full (see month-not-closed" in found.sentence
     assert found.figures["command"] == "see month-not-closed in the timekeeper's log"
     assert late(books) == ()
+
+
+class Waits:
+    """A stop that is set after four waits, each of which it notes."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) == 4
+
+
+def test_a_month_is_closed_soon_after_a_start_once_the_budgets_are_known(books: Books) -> None:
+    with books.store.reading() as connection:
+        known = books.services.ledger.history(connection)
+    answers = iter((None, None, known))
+    waits = Waits()
+
+    MonthCloser(books.store, books.store, lambda: next(answers), books.clock).keep(waits)  # type: ignore[arg-type]
+
+    assert waits.seconds == [1.0, 1.0, 1.0, 600.0]

@@ -68,3 +68,22 @@ def test_a_pod_that_waits_is_told_first_what_decides(
     decision = Decision(at_ms=0, kind=WAITING, reason=reason, namespace="a", figures=figures)
 
     assert sentence(decision) == said
+
+
+@pytest.mark.parametrize(
+    ("amounts", "said"),
+    [
+        (
+            {"shareMilli": 500, "memoryMib": 8000},
+            "Placed on node n: compute of 0.5 cards and 8000 MiB, on n/0.",
+        ),
+        ({"shareMilli": 0, "memoryMib": 8000}, "Placed on node n: 8000 MiB, on n/0."),
+        ({"shareMilli": 0, "memoryMib": 0}, "Placed on node n: n/0."),
+    ],
+)
+def test_a_placement_says_what_it_has_and_nothing_of_what_it_has_not(
+    amounts: dict[str, Figure], said: str
+) -> None:
+    figures: dict[str, Figure] = {"node": "n", "cards": "GPU-0", "cardIndexes": "0", **amounts}
+
+    assert sentence(Decision(at_ms=0, kind="placed", reason="Placed", namespace="a", figures=figures)) == said

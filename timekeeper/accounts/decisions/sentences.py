@@ -110,11 +110,13 @@ def _other(figures: Figures) -> str:
 def _placed(_reason: str, figures: Figures) -> str:
     if not figures.get("cards"):
         return f"Placed on node {figures.get('node')}, whose plugin chooses the cards."
-    share = int(figures.get("shareMilli", 0)) / 1000
-    return (
-        f"Placed on node {figures.get('node')}: compute of {share:g} card{'' if share == 1 else 's'} and"
-        f" {figures.get('memoryMib')} MiB, on {_card_names(figures)}."
-    )
+    share, memory = int(figures.get("shareMilli", 0)) / 1000, figures.get("memoryMib")
+    amounts = [f"compute of {share:g} card{'' if share == 1 else 's'}"] if share else []
+    amounts += [f"{memory} MiB"] if memory else []
+    what = (
+        f" {' and '.join(amounts)}, on" if amounts else ""
+    )  # else named resources, such as replicas of a card
+    return f"Placed on node {figures.get('node')}:{what} {_card_names(figures)}."
 
 
 def _card_names(figures: Figures) -> str:
