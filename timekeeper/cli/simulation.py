@@ -25,32 +25,37 @@ from timekeeper.core.json_values import mapping
     required=True,
     metavar="FILE",
     shell_complete=words.files,
-    help="a manifest of a Pod, Deployment, ReplicaSet, StatefulSet, Job, JobSet or other owner of gangs, with"
-    " the claims that its pods use; - for standard input",
+    help="manifests of a Pod, Deployment, ReplicaSet, StatefulSet, Job, JobSet or other owner of gangs, with"
+    " the claims that their pods use; - for standard input",
 )
 @FORM
 def simulate(options: Options, file: str, form: str) -> None:
-    """Whether the pods of a manifest fit, where, what they need, and what is left of the budget. Nothing is
-    created."""
-    manifest, claims = manifest_of(file)
-    namespace = namespace_of(manifest, options)
-    body = {"version": 1, "namespace": namespace, "manifest": manifest, "claims": claims}
-    with connected(options, namespace) as client:
-        sheet = client.post(form, "/v1/simulate", body)
+    """Whether the pods of each manifest fit, by themselves, where, what they need, and what is left of the
+    budget. Nothing is created. Exit code: 1 where one is refused, or would wait."""
+    manifests, claims = manifests_of(file)
+    bodies = [
+        {"version": 1, "namespace": namespace_of(each, options), "manifest": each, "claims": claims}
+        for each in manifests
+    ]
+    with connected(options, bodies[0]["namespace"]) as client:
+        found = [client.post(form, "/v1/simulate", body) for body in bodies]
+    sheet = found[0] if len(found) == 1 else output.joined(found)
     output.show(sheet, form)
+    if len(found) > 1:
+        click.echo("Each manifest is simulated as if it came alone.", err=True)
+    pods = [pod for one in found for pod in (one.rows or mapping(one.answer).get("pods", ()))]
+    if any(str(pod["outcome"]).endswith(("refused", "waits")) for pod in pods):
+        raise SystemExit(1)
 
 
-def manifest_of(file: str) -> tuple[Any, list[Any]]:
-    """The file's manifest, and the claims and templates of claims beside it. Raises CommandError."""
+def manifests_of(file: str) -> tuple[list[Any], list[Any]]:
+    """The file's manifests, and the claims and templates of claims beside them. Raises CommandError."""
     documents = list(_documents(file))
     claims = [document for document in documents if _is_claim(document)]
     others = [document for document in documents if not _is_claim(document)]
-    if len(others) != 1:
-        raise CommandError(
-            f"{file} has {len(others)} manifests beside claims, and one is simulated; kubectl apply"
-            " --dry-run=server says of several whether they are admitted"
-        )
-    return others[0], claims
+    if not others:
+        raise CommandError(f"{file} has no manifest of a pod, or of an owner of pods")
+    return others, claims
 
 
 def _is_claim(document: Any) -> bool:

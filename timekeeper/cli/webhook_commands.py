@@ -1,15 +1,22 @@
 """``kubectl bursar check`` and ``audit``, which are commands of ``bursar-webhook``."""
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from timekeeper.cli import words
+from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.months import month
+from timekeeper.cli.output import CommandError
+from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS_LABEL, NAMESPACE
 
+_ANSWER_S = 3
 _STANDINGS = ("in-budget", "over-budget", "unlimited", "unknown")
 
 
@@ -61,7 +68,7 @@ def _output(*forms: str) -> Callable[..., Any]:
     )
 
 
-@click.command(cls=WebhookCommand, short_help="Check manifests without a cluster")
+@click.command(cls=WebhookCommand, short_help="Check manifests before they are created")
 @click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=words.files)
 @_output("text", "json", "yaml", "diff")
 @click.option(
@@ -85,9 +92,36 @@ def _output(*forms: str) -> Callable[..., Any]:
 )
 @_shared
 def check(arguments: list[str]) -> None:
-    """Check manifests by the rules of admission, without a cluster, as bursar-webhook review does. Exit code:
-    0 everything is admitted, 1 something is refused, 2 something cannot be read."""
-    _run("check", "review", arguments)
+    """Check manifests by the rules of admission, as bursar-webhook review does: without --budgets by those of
+    the cluster, where one answers. Exit code: 0 everything is admitted, 1 something is refused, 2 something
+    cannot be read."""
+    if any(word.partition("=")[0] == "--budgets" for word in arguments):
+        _run("check", "review", arguments)
+    config_maps = _budgets_of_the_cluster()
+    if config_maps is None:
+        click.echo("The budgets are not known here, so none is judged: --budgets FILE names them.", err=True)
+        _run("check", "review", arguments)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"apiVersion": "v1", "kind": "List", "items": config_maps}, file)
+        file.flush()
+        run, environment = _command("check", "review", ["--budgets", file.name, *arguments])
+        raise SystemExit(subprocess.run(run, env=environment, check=False).returncode)
+
+
+def _budgets_of_the_cluster() -> list[Any] | None:
+    """Its ConfigMaps of budgets; None where no cluster answers, or they may not be read."""
+    of = ("configmaps", "-n", NAMESPACE, "--request-timeout", f"{_ANSWER_S}s", "-o", "json")
+    try:
+        listed = json.loads(Kubectl().run("get", *of, within_s=2 * _ANSWER_S))["items"]
+    except (CommandError, ValueError):
+        return None
+    found = [each for each in listed if _holds_budgets(each["metadata"])]
+    return found or None
+
+
+def _holds_budgets(metadata: Any) -> bool:
+    is_labelled = (metadata.get("labels") or {}).get(BUDGETS_LABEL) == "true"
+    return is_labelled or metadata["name"] in BUDGET_CONFIG_MAPS
 
 
 @click.command(cls=WebhookCommand, short_help="Check the cluster's objects")
@@ -120,7 +154,11 @@ def _is_of_month(arguments: Sequence[str]) -> bool:
 def _run(name: str, command: str, arguments: list[str]) -> None:
     """Replaces this process, so that output and exit code are that command's, which messages call by this
     name. Without -P, Python would take a folder `webhook` where the user is for the package."""
+    run, environment = _command(name, command, arguments)
     sys.stdout.flush()
-    run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
-    environment = {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"}
     os.execve(sys.executable, run, environment)  # noqa: S606
+
+
+def _command(name: str, command: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
+    return run, {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"}

@@ -44,9 +44,11 @@ WORK_WITHOUT_TIMEKEEPER = ("kubectl get gpubudgets", "kubectl bursar check", "ku
 
 
 def only_printable(text: str) -> str:
-    """With "?" for each character that is not printable: it could move a terminal's cursor, and PostgreSQL
-    stores no NUL."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+    """With a blank for a line break, and "?" for each other character that is not printable: it could move a
+    terminal's cursor, and PostgreSQL stores no NUL."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else "?" for each in " ".join(text.splitlines()))
 
 
 def not_in_group(namespace: str, group: str) -> str:

@@ -24,6 +24,7 @@ from webhook.dryrun.judge.manifests import ManifestDocument
 from webhook.dryrun.judge.objects import AdmissionOutcome
 from webhook.dryrun.judge.reports import LocatedOutcome
 
+_ASSUMED = " assumed: what is used is not known here"
 _OF_AN_ENTRY = re.compile(r"(.*data\[[^\]]*\]), line ([0-9]+)(, .*)?", re.DOTALL)
 
 
@@ -43,7 +44,7 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
     judged = tuple(judge_all(texts, world))
     troubles = [text.trouble for text in texts if text.trouble]
     troubles += _without_a_template(texts, world)
-    sys.stdout.write(reports.shown(judged, settings.output))
+    sys.stdout.write(reports.shown(judged, settings.output, "" if settings.standing else _ASSUMED))
     sys.stdout.flush()
     for trouble in troubles:
         print(reports.printable(f"{program('review')}: {trouble}"), file=sys.stderr)

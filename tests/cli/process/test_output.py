@@ -22,6 +22,7 @@ from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.api.sheets.decisions import DECISIONS
 from timekeeper.api.sheets.sessions import SESSIONS
+from timekeeper.api.sheets.simulation import SIMULATED
 from timekeeper.api.sheets.usage import USAGE
 from timekeeper.cli.main import cli
 
@@ -319,3 +320,46 @@ def test_top_lists_what_awaits_its_settlement_below_what_holds_cards(
         ["NAMESPACE", "POD"],
         ["team-a", "p"],
     ]
+
+
+class Simulating(JsonHandler):
+    """A timekeeper whose simulations have one outcome."""
+
+    outcome: ClassVar[str] = ""
+    asked: ClassVar[list[Any]] = []
+
+    def do_GET(self) -> None:
+        self.answer(200, {"version": 1})
+
+    def do_POST(self) -> None:
+        self.asked.append(self.body()["manifest"]["metadata"]["name"])
+        pod = {
+            "name": "p",
+            "outcome": self.outcome,
+            "node": "",
+            "held": "",
+            "refusal": "",
+            "protected": False,
+        }
+        pod |= {"nodesThatFit": 1, "reasons": [], "hasUnreadConstraints": False}
+        answer = {"version": 1, "pods": [pod], "cost": {"rateMilli": 0}, "note": ""}
+        is_table = "as=Table" in self.headers.get("Accept", "")
+        self.answer(200, SIMULATED.table(answer, 0) if is_table else answer)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("fits", 0), ("waits", 1), ("refused", 1), ("unknown", 0)])
+@pytest.mark.parametrize("form", [(), ("-o", "json")])
+def test_simulate_ends_with_one_where_a_pod_of_a_manifest_is_refused_or_would_wait(
+    environment: dict[str, str], tmp_path: Path, outcome: str, code: int, form: tuple[str, ...]
+) -> None:
+    pods = [{"kind": "Pod", "metadata": {"name": name, "namespace": "team-a"}} for name in ("a", "b")]
+    (tmp_path / "pods.yaml").write_text("\n---\n".join(map(json.dumps, pods)))
+    Simulating.outcome = outcome
+    Simulating.asked.clear()
+
+    with Served(Simulating) as server:
+        words = ["simulate", "-f", str(tmp_path / "pods.yaml"), *form]
+        result = CliRunner().invoke(cli, words, env={**environment, "BURSAR_SERVER": server.url})
+
+    assert (result.exit_code, Simulating.asked) == (code, ["a", "b"]), result.output
+    assert "as if it came alone" in result.stderr

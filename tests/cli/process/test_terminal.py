@@ -331,3 +331,28 @@ def test_check_and_audit_are_the_commands_of_the_webhook_in_any_folder(
     )
 
     assert (done.returncode, sentence in done.stdout + done.stderr) == (code, True), done
+
+
+PLAYED_KUBECTL = """#!/bin/sh
+echo '{"items": [{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "other"}, "data": {"x": "y"}},
+ {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "bursar-budgets"},
+  "data": {"_defaults": "gpuHours: 10\\nmaxGPUsPerPod: 0.2"}}]}'
+"""
+
+
+def test_check_judges_by_the_clusters_budgets_and_says_where_it_knows_none(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "kubectl").write_text(PLAYED_KUBECTL.replace("\\n", "\\\\n"))
+    (tmp_path / "kubectl").chmod(0o755)
+    command = [*COMMAND, "check", f"{ROOT}/deploy/samples/half-a-card.yaml"]
+
+    def typed(**more: str) -> subprocess.CompletedProcess[str]:
+        known = {**environment, **more}
+        return subprocess.run(command, env=known, capture_output=True, text=True, timeout=LONGEST_S)
+
+    judged, unjudged = typed(PATH=f"{tmp_path}:/usr/bin:/bin"), typed(PATH="/usr/bin:/bin")
+
+    assert (judged.returncode, "(maxGPUsPerPod)" in judged.stdout) == (1, True), judged
+    assert (unjudged.returncode, "The budgets are not known here" in unjudged.stderr) == (0, True), unjudged
+    assert "IN_BUDGET assumed: what is used is not known here" in unjudged.stdout

@@ -21,7 +21,7 @@ from timekeeper.cli.flags import MINUS, TIME
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet
-from timekeeper.cli.simulation import _documents, manifest_of, namespace_of
+from timekeeper.cli.simulation import _documents, manifests_of, namespace_of
 from timekeeper.core import texts
 from timekeeper.core.ledger.metering import Interval
 
@@ -93,17 +93,17 @@ def manifests(folder: Path, *documents: object) -> str:
     return str(folder / "manifests.yaml")
 
 
-def test_one_manifest_of_a_file_is_simulated_with_the_claims_beside_it(tmp_path: Path) -> None:
+def test_each_manifest_of_a_file_is_simulated_with_the_claims_beside_it(tmp_path: Path) -> None:
     template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
     claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}}
     job = {"kind": "Job", "metadata": {"name": "train"}}
 
-    assert manifest_of(manifests(tmp_path, template, None, job, claim)) == (job, [template, claim])
-    for others in ([], [job, "text"]):
-        with pytest.raises(
-            CommandError, match=f"{len(others)} manifests beside claims, and one is simulated"
-        ):
-            manifest_of(manifests(tmp_path, claim, *others))
+    pod = {"kind": "Pod", "metadata": {"name": "p"}}
+    read = manifests_of(manifests(tmp_path, template, None, job, claim, pod))
+
+    assert read == ([job, pod], [template, claim])
+    with pytest.raises(CommandError, match="has no manifest of a pod"):
+        manifests_of(manifests(tmp_path, claim))
 
 
 @pytest.mark.parametrize("text", ["2026-01-01: x", "? [a]\n: b", "a: &a [*a]"])

@@ -123,7 +123,9 @@ def test_people_read_the_file_and_line_of_what_is_wrong(review: Review) -> None:
     lines = out.splitlines()
     assert (code, err) == (1, "")
     assert lines[0] == f"{file}:1: Pod train: admitted"
-    assert lines[1].startswith("  governed: IN_BUDGET, priority class gpu-default-priority, request {")
+    assert lines[1].startswith(
+        "  governed: IN_BUDGET assumed: what is used is not known here, priority class gpu-default-priority, request {"
+    )
     assert lines[2] == f"{file}:13: Pod train: refused"
     assert lines[3].startswith(
         f"  {file}:23: spec.containers[0].resources.limits[bursar.dev/gpu-percent]: more "
@@ -872,3 +874,39 @@ def text_of(limit: str, *more: str) -> str:
 
 
 DEVICE_CLASS = "          deviceclass.resource.kubernetes.io/gpu.nvidia.com: 8"
+
+
+CAPPED = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: bursar-budgets, namespace: bursar-system}
+data:
+  team-a: "gpuHours: 100\\nmaxGPUsPerPod: 1\\ngroup: lab"
+  _group.lab: "gpuHours: 100\\nmaxGPUsPerPod: 3"
+"""
+
+
+@pytest.mark.parametrize(("cards", "caps"), [(1, []), (2, ["at most 1"]), (4, ["at most 1", "at most 3"])])
+@pytest.mark.parametrize("kind", ["Pod", "Deployment", "DaemonSet"])
+def test_caps_of_budgets_are_judged_of_pods_and_of_templates(
+    review: Review, kind: str, cards: int, caps: list[str]
+) -> None:
+    limits = {"bursar.dev/gpu-count": str(cards)}
+    spec = {"containers": [{"name": "main", "image": "x", "resources": {"limits": limits}}]}
+    labels = {"app": "a"}
+    template = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    made = {
+        "apiVersion": "v1" if kind == "Pod" else "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "a", "namespace": "team-a"},
+        "spec": spec if kind == "Pod" else template,
+    }
+
+    (judged,) = review.json(json.dumps(made), "--budgets", review.file(CAPPED, "budgets.yaml"))
+
+    assert judged["verdict"] == ("refused" if caps else "admitted")
+    assert [each["allowed"] for each in judged["violations"]] == caps
+    assert {each["rule"] for each in judged["violations"]} <= {"above-cap"}

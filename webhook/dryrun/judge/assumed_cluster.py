@@ -16,6 +16,7 @@ from timekeeper.core.budgets.policy import (
     UNLIMITED,
     Budget,
     BudgetSettings,
+    group_key,
     places,
     takes_whole_cards,
 )
@@ -25,6 +26,7 @@ from timekeeper.core.names import Mode
 from timekeeper.core.request.claims import known_by, namespaced
 from timekeeper.core.request.device_classes import ClassParameters, DeviceClass, parameters
 from timekeeper.core.request.host import CardHost
+from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.wire import StandingWord
 from webhook.admission import cel
 from webhook.admission.workloads import TemplatePath
@@ -119,13 +121,15 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
     own = {
-        name: _entry(budget, settings) for name, budget in reading.budgets.items() if not name.startswith("_")
+        name: _entry(budget, settings, reading.budgets)
+        for name, budget in reading.budgets.items()
+        if not name.startswith("_")
     }
     return StandingsTable(
         etag="",
         generated_ms=0,
         settings=_settings(settings),
-        default=_entry(default or UNLIMITED, settings),
+        default=_entry(default or UNLIMITED, settings, reading.budgets),
         namespaces=own,
         read_ms=0,
         confirmed_ms=0,
@@ -150,7 +154,8 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
     )
 
 
-def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
+def _entry(budget: Budget, settings: BudgetSettings, budgets: Mapping[str, Budget]) -> StandingsEntry:
+    group = budgets.get(group_key(budget.group), UNLIMITED) if budget.group else UNLIMITED
     standing = Standing(
         "UNLIMITED" if budget.amount is None else "IN_BUDGET",
         on_exhausted=budget.on_exhausted,
@@ -166,11 +171,16 @@ def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
         reserves_declared=budget.reserve == "declared",
         requires_duration=budget.require_duration,
         host_share_milli=budget.host_share_milli,
+        caps=Caps(_cap(budget), budget.group, _cap(group)),
         places=places(budget, settings),
         takes_whole_cards=takes_whole_cards(budget, settings),
         finds_gangs=budget.gangs == "auto" and places(budget, settings),
         sidecar=budget.sidecar == "on" if budget.sidecar else None,
     )
+
+
+def _cap(budget: Budget) -> Cap:
+    return Cap(budget.max_gpus_milli, budget.max_gpus_per_pod_milli)
 
 
 def _mode(word: str) -> Mode:

@@ -25,15 +25,15 @@ class LocatedOutcome:
     lines: tuple[int, ...]  # of each violation
 
 
-def shown(judged: Sequence[LocatedOutcome], form: str) -> str:
-    """The report as text, json, yaml or diff."""
+def shown(judged: Sequence[LocatedOutcome], form: str, assumed: str = "") -> str:
+    """The report as text, json, yaml or diff. ``assumed``: said after a standing that no flag names."""
     if form == "json":
         return json.dumps({"items": [_as_json(each) for each in judged]}, indent=2) + "\n"
     if form == "yaml":
-        return "".join(_as_yaml(each) for each in judged)
+        return "".join(_as_yaml(each, assumed) for each in judged)
     if form == "diff":
-        return "".join(_as_diff(each) for each in judged)
-    return "".join(f"{line}\n" for line in _as_text(judged))
+        return "".join(_as_diff(each, assumed) for each in judged)
+    return "".join(f"{line}\n" for line in _as_text(judged, assumed))
 
 
 def _as_json(judged: LocatedOutcome) -> dict[str, Any]:
@@ -68,17 +68,17 @@ def _pod_as_json(pod: PodOutcome) -> dict[str, Any]:
     }
 
 
-def _as_yaml(judged: LocatedOutcome) -> str:
+def _as_yaml(judged: LocatedOutcome, assumed: str) -> str:
     """The object as it would be stored; a comment where it is refused or unchanged."""
-    comment = "".join(f"# {line}\n" for line in _lines(judged))
+    comment = "".join(f"# {line}\n" for line in _lines(judged, assumed))
     after = judged.outcome.after
     return f"---\n{comment}" + (_dumped(after) if after is not None else "")
 
 
-def _as_diff(judged: LocatedOutcome) -> str:
+def _as_diff(judged: LocatedOutcome, assumed: str) -> str:
     before, after = judged.outcome.before, judged.outcome.after
     if before is None or after is None:
-        return "".join(f"# {line}\n" for line in _lines(judged))
+        return "".join(f"# {line}\n" for line in _lines(judged, assumed))
     title = f"{judged.outcome.kind}/{judged.outcome.name}"
     changed = difflib.unified_diff(
         _dumped(before).splitlines(keepends=True),
@@ -106,9 +106,9 @@ def _dumped(value: Json) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)
 
 
-def _as_text(judged: Sequence[LocatedOutcome]) -> Iterator[str]:
+def _as_text(judged: Sequence[LocatedOutcome], assumed: str) -> Iterator[str]:
     for each in judged:
-        yield from _lines(each)
+        yield from _lines(each, assumed)
     count = len(judged)
     words = ("admitted", "refused", "not-reviewed", "unreadable")
     counts = [(sum(each.outcome.verdict == word for each in judged), word) for word in words]
@@ -116,7 +116,7 @@ def _as_text(judged: Sequence[LocatedOutcome]) -> Iterator[str]:
     yield f"{count} object{'' if count == 1 else 's'}" + (f": {summary}" if summary else "")
 
 
-def _lines(judged: LocatedOutcome) -> Iterator[str]:
+def _lines(judged: LocatedOutcome, assumed: str) -> Iterator[str]:
     outcome = judged.outcome
     title = " ".join(each for each in (outcome.kind, outcome.name) if each)
     yield printable(f"{judged.file}:{judged.line}: {title}: {outcome.verdict.replace('-', ' ')}")
@@ -125,7 +125,7 @@ def _lines(judged: LocatedOutcome) -> Iterator[str]:
     for warning in outcome.warnings:
         yield printable(f"  warning: {warning}")
     if outcome.after is not None:
-        yield printable(f"  governed: {_governed(outcome.after)}")
+        yield printable(f"  governed: {_governed(outcome.after, assumed)}")
         return
     for pod in outcome.pods:
         at = f"{pod.path}: " if pod.path else ""
@@ -140,11 +140,11 @@ def _sentence(violation: Violation) -> str:
     return f"{violation.sentence()} ({violation.rule})" if violation.allowed else violation.problem
 
 
-def _governed(pod: Json) -> str:
+def _governed(pod: Json, assumed: str) -> str:
     annotations: Mapping[str, Any] = annotations_of(pod)
     own_class = mapping(pod.get("spec")).get("priorityClassName", "of its own")
     return (
-        f"{annotations.get(names.STANDING, '')}, priority class {own_class}, request "
+        f"{annotations.get(names.STANDING, '')}{assumed}, priority class {own_class}, request "
         f"{_request(str(annotations.get(names.REQUEST, '')))}"
     )
 
@@ -155,8 +155,8 @@ def _request(text: str) -> str:
 
 
 def printable(line: str) -> str:
-    """The line without control characters, which could change the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in line)
+    """The line without control characters, which could change the terminal; a break of it is a blank."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(line.splitlines()))
 
 
 def exit_code(judged: Iterable[LocatedOutcome], all_read: bool) -> int:
