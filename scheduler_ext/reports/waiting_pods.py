@@ -14,6 +14,8 @@ from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
 from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, held_sentence, posted_text
+from timekeeper.core.names import GATES
+from timekeeper.core.texts import gate_sentence
 
 Json = dict[str, Any]
 
@@ -81,11 +83,14 @@ class WaitingPods:
 
 
 def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> str:
-    """Why it waits, what decides first: its mistake, what keeps it off every node, the error of its last
-    bind, what kube-scheduler says where it refused nodes itself, else the first reason; "" if nothing is
-    known."""
-    if pod.malformed or obstacle:
-        return pod.malformed or obstacle
+    """Why it waits, what decides first: its mistake, another system's gate, what keeps it off every node, a
+    gate of Bursar's, the error of its last bind, what kube-scheduler says where it refused nodes itself, else
+    the first reason; "" if nothing is known."""
+    gate = gate_sentence(pod.gates)
+    if pod.malformed or (gate and not set(pod.gates) <= set(GATES)):
+        return pod.malformed or gate
+    if obstacle or gate:
+        return obstacle or gate
     if decision is None:
         return pod.unschedulable_because
     if decision.bind_error:

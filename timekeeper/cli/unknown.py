@@ -11,7 +11,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError, PrintedSheet
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import CREATED, NOTHING_RECORDED
+from timekeeper.core.texts import CREATED, NOTHING_RECORDED, gate_sentence
 
 _MOST = "1000"  # rows whose names are compared
 _NO_KIND = "doesn't have a resource type"
@@ -36,14 +36,16 @@ def check_subject(client: Client, kubectl: Kubectl, answer: Any) -> None:
 
 
 def with_suspension(kubectl: Kubectl, sheet: PrintedSheet, answer: Any) -> PrintedSheet:
-    """The explanation of a controller, first that it is suspended, where the API server says so: then it has
-    no pods of which anything could be recorded."""
+    """The explanation, first of a controller that it is suspended, and of a pod which gate keeps it, where
+    the API server says so: then nothing else could be recorded of it."""
     kind, _, name = answer["subject"].partition("/")
-    if kind in _RESOURCES or not _is_suspended(kubectl, kind, name, "-n", answer["namespace"]):
+    where = "-n", answer["namespace"]
+    said = _gate(kubectl, name, *where) if kind == "Pod" and not answer["charges"] else ""
+    if kind not in _RESOURCES and _is_suspended(kubectl, kind, name, *where):
+        subject = answer["subject"]
+        said = f"{subject} is suspended: until it is resumed it has no pods, and needs no cards or budget"
+    if not said:
         return sheet
-    said = (
-        f"{answer['subject']} is suspended: until it is resumed it has no pods, and needs no cards or budget"
-    )
     answer["waitsFor"].insert(0, said)
     known = (row for row in sheet.rows if not str(row["what"]).startswith(NOTHING_RECORDED))
     return replace(sheet, rows=({"when": "now", "pod": "", "what": said}, *known))
@@ -75,6 +77,16 @@ def _is_suspended(kubectl: Kubectl, resource: str, name: str, *where: str) -> bo
     with suppress(CommandError):
         return kubectl.run("get", resource, name, *where, "--ignore-not-found", "-o", form).strip() == "true"
     return False
+
+
+def _gate(kubectl: Kubectl, name: str, *where: str) -> str:
+    """Which gate keeps the pod, "" also where the API server cannot be asked."""
+    form = "jsonpath={.spec.schedulingGates[*].name}"
+    with suppress(CommandError):
+        return gate_sentence(
+            kubectl.run("get", "pods", name, *where, "--ignore-not-found", "-o", form).split()
+        )
+    return ""
 
 
 def _names(kubectl: Kubectl, resource: str, *where: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Figures and times for people."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, Decimal
 from typing import Any, Literal
@@ -49,6 +49,25 @@ def only_printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else "?" for each in " ".join(text.splitlines()))
+
+
+def gate_sentence(gates: Iterable[str]) -> str:
+    """Which scheduling gate keeps a pod from every scheduler, and whose it is: that of another system before
+    Bursar's; "" where it has none."""
+    of_others_first = sorted(gates, key=lambda gate: (gate.startswith("bursar.dev/"), gate))
+    if not of_others_first:
+        return ""
+    gate = of_others_first[0]
+    domain = gate.partition("/")[0]
+    whose = _GATES.get(gate) or _GATES.get(domain) or f"that of another system ({domain})"
+    return f"its scheduling gate {gate} keeps it from every scheduler: it is {whose}"
+
+
+_GATES = {
+    "bursar.dev/budget": "Bursar's, until the budget pays for it",
+    "bursar.dev/gang": "Bursar's, until there are cards for all of its gang",
+    "kueue.x-k8s.io": "Kueue's, until its Workload is admitted",
+}
 
 
 def not_in_group(namespace: str, group: str) -> str:

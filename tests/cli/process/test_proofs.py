@@ -27,6 +27,7 @@ KUBECTL = """#!/bin/sh
 case "$*" in
     *hidden*) echo "Error from server (Forbidden): pods is forbidden" >&2; exit 1 ;;
     "get jbo "*) echo "error: the server doesn't have a resource type \\"jbo\\"" >&2; exit 1 ;;
+    "get pods fresh "*schedulingGates*) echo kueue.x-k8s.io/admission bursar.dev/gang ;;
     "get pods fresh "*) echo pod/fresh ;;
     "get JobSet rests "*jsonpath*) echo true ;;
     "get JobSet "[rl]*" -o name") echo jobset/known ;;
@@ -202,3 +203,16 @@ def test_a_jobset_that_is_suspended_is_explained_though_nothing_is_recorded(
     assert said in suspended
     assert suspended.index(said) < suspended.index("team-a ")
     assert ("suspended" in lives, "Nothing is recorded" in suspended) == (False, False)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_pod_behind_another_systems_gate_is_told_whose_it_is(
+    form: str, environment: dict[str, str]
+) -> None:
+    said = typed(environment, "explain", "fresh", "-n", "team-a", "-o", form).stdout
+
+    gate = (
+        "its scheduling gate kueue.x-k8s.io/admission keeps it from every scheduler: it is Kueue's, until its"
+    )
+    assert gate in said
+    assert "Nothing is recorded" not in said

@@ -296,6 +296,35 @@ def test_what_decides_first_is_the_reason_why_a_pod_waits() -> None:
     assert why(failed, obstacle="no node has GPU cards", malformed="150 percent") == "150 percent"
 
 
+@pytest.mark.parametrize(
+    ("gates", "obstacle", "said"),
+    [
+        (("bursar.dev/gang",), "4 cards missing of 8", "4 cards missing of 8"),
+        (
+            ("bursar.dev/budget",),
+            "",
+            "its scheduling gate bursar.dev/budget keeps it from every scheduler: it is",
+        ),
+        (
+            ("kueue.x-k8s.io/admission", "bursar.dev/gang"),
+            "4 cards missing of 8",
+            "its scheduling gate kueue",
+        ),
+        (
+            ("example.com/later",),
+            "",
+            "its scheduling gate example.com/later keeps it from every scheduler: it is",
+        ),
+    ],
+)
+def test_another_systems_gate_comes_first_and_our_own_after_what_decides(
+    gates: tuple[str, ...], obstacle: str, said: str
+) -> None:
+    pod = structs.replace(read(percent(50, "p")), gates=gates)
+
+    assert waiting_reason(pod, None, obstacle).startswith(said)
+
+
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_posts, "MAX_BYTES", 1_000)
     nodes = [node(f"n{at}", *(card(10 * at + each) for each in range(3))) for at in range(6)]

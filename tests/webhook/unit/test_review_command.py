@@ -124,7 +124,8 @@ def test_people_read_the_file_and_line_of_what_is_wrong(review: Review) -> None:
     assert (code, err) == (1, "")
     assert lines[0] == f"{file}:1: Pod train: admitted"
     assert lines[1].startswith(
-        "  governed: IN_BUDGET assumed: what is used is not known here, priority class gpu-default-priority, request {"
+        "  governed: IN_BUDGET assumed: what is used is not known here, priority class gpu-default-priority,"
+        " request {"
     )
     assert lines[2] == f"{file}:13: Pod train: refused"
     assert lines[3].startswith(
