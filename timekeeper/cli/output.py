@@ -3,10 +3,11 @@ on a terminal."""
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import click
@@ -28,7 +29,9 @@ class PrintedColumn:
     title: str
     is_number: bool = False  # aligned to the right
     blank: str = "<none>"  # what the table shows without a cell
+    _: KW_ONLY
     is_wide: bool = False  # only wide tables have it
+    wraps: bool = False  # in a terminal its sentences go on in the next line
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,9 @@ def _print_answer(answer: Any, form: str) -> None:
 
 def _print_table(sheet: PrintedSheet, is_wide: bool) -> None:
     """Without blanks at the ends of lines, which a terminal would wrap too."""
-    made = console(_UNLIMITED_WIDTH)
+    is_wrapped = any(column.wraps for column in sheet.columns) and sys.stdout.isatty()
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if is_wrapped else _UNLIMITED_WIDTH
+    made = console(width)
     with made:  # it writes all at once
         for line in made.render_lines(table(sheet, is_wide), pad=False):
             shown = Text.assemble(*((each.text, each.style or "") for each in line))
@@ -157,7 +162,9 @@ def table(sheet: PrintedSheet, is_wide: bool = False) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     columns = [column for column in sheet.columns if is_wide or not column.is_wide]
     for column in columns:
-        made.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
+        made.add_column(
+            column.title, justify="right" if column.is_number else "left", no_wrap=not column.wraps
+        )
     for row in sheet.rows:
         found = ((column, row.get(column.key)) for column in columns)
         cells = (column.blank if cell is None else cell for column, cell in found)

@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import os
+import pty
+import re
+import termios
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
@@ -20,7 +25,7 @@ from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import MINUS, TIME
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
-from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet
+from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet, show
 from timekeeper.cli.simulation import _documents, manifests_of, namespace_of
 from timekeeper.core import texts
 from timekeeper.core.ledger.metering import Interval
@@ -324,3 +329,22 @@ def test_top_shows_the_use_of_the_running_hour_and_says_since_when(
     assert played.asked["from_"] == str(since)
     assert [row["used"] for row in held.rows] == ["75%"]
     assert (held.notes, ended.notes) == ((f"BUSY is measured since {said}.",), ())
+
+
+@pytest.mark.parametrize(("columns", "is_whole"), [(40, False), (400, True)])
+def test_sentences_of_the_doctor_go_on_in_the_next_line_of_a_terminal(columns: int, is_whole: bool) -> None:
+    long = " ".join(["sentence"] * 20)
+    sheet = PrintedSheet(
+        (PrintedColumn("level", "RESULT"), PrintedColumn("sentence", "FINDING", wraps=True)),
+        ({"level": "ok", "sentence": long},),
+    )
+    terminal, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    with os.fdopen(theirs, "w") as writing, redirect_stdout(writing):
+        show(sheet, "table")
+    shown = os.read(terminal, 65_536).decode()
+    os.close(terminal)
+
+    plain = re.sub(r"\x1b\[[0-9;]*m|\r", "", shown)
+    assert max(map(len, plain.splitlines())) <= columns
+    assert (long in plain, plain.count("sentence")) == (is_whole, 20)

@@ -390,8 +390,8 @@ def _is_about_pods(webhook: Mapping[str, Any]) -> bool:
 _COLUMNS = (
     PrintedColumn("level", "RESULT"),
     PrintedColumn("subject", "ABOUT"),
-    PrintedColumn("sentence", "FINDING"),
-    PrintedColumn("command", "WHAT TO DO"),
+    PrintedColumn("sentence", "FINDING", wraps=True),
+    PrintedColumn("command", "WHAT TO DO", wraps=True),
 )
 
 
