@@ -94,6 +94,7 @@ def main() -> None:
     changed."""
     sources = sorted(file for folder in FOLDERS for file in folder.glob("*.yaml"))
     values = {rendered.CHART / "values.yaml": rendered.values_yaml(), rendered.ALERTS: rendered.alerts()}
+    values[rendered.DEFAULTS] = rendered.defaults()
     _write({file: written(file.read_text()) for file in sources} | values | rendered.dashboards())
     _write(rendered.files(rendered.helm()))
 

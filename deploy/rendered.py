@@ -20,6 +20,8 @@ CHART = ROOT / "deploy" / "chart"
 MANIFESTS = ROOT / "deploy" / "manifests"
 # what a template includes as it is, for its braces are Prometheus' own
 ALERTS = CHART / "files" / "alerts.yaml"
+# templates cannot read values.yaml, nor the schema
+DEFAULTS = CHART / "files" / "defaults.yaml"
 DASHBOARDS = CHART / "files" / "dashboards"
 # objects that are off by default
 API_SERVICE = ROOT / "deploy" / "samples" / "api-service.yaml"
@@ -115,6 +117,13 @@ def values_yaml() -> str:
     """The default values, each under its description."""
     return "# The values of Bursar's chart, rendered from values.schema.json. See docs/helm.md.\n" + "".join(
         _section(schema()["properties"], "")
+    )
+
+
+def defaults() -> str:
+    """The default of each value by its path, as templates read them."""
+    return "".join(
+        f"{path}: {json.dumps(value['default'])}\n" for path, value in leaves(schema()["properties"])
     )
 
 

@@ -11,13 +11,40 @@
 {{- with index (default dict $.Values.images.digests) $target }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* The labels and annotations that pods get beside their own. */}}
-{{- define "bursar.marks" }}
-{{- with .Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .Values.podAnnotations }}
+{{/* The fields of metadata, Bursar's own labels first: (list COMPONENT LABELS ANNOTATIONS) */}}
+{{- define "bursar.marks" -}}
+{{- $own := ternary dict (dict "app.kubernetes.io/name" "bursar" "app.kubernetes.io/component" (first .)) (empty (first .)) }}
+{{- $labels := merge (dict "app.kubernetes.io/part-of" "bursar") $own (index . 1) }}
+labels: {{- if eq (len $labels) 1 }} {app.kubernetes.io/part-of: bursar}{{ else }}{{ toYaml $labels | nindent 2 }}{{ end }}
+{{- with last . }}
 annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Labels and annotations of an object beside those of all objects: (list . COMPONENT LABELS ANNOTATIONS), or fewer */}}
+{{- define "bursar.metadata" -}}
+{{- $ := first . }}
+{{- $of := concat . (list "" "" "") }}
+{{- $labels := merge dict (default dict (index $of 2)) $.Values.commonLabels }}
+{{- include "bursar.marks" (list (index $of 1) $labels (merge dict (default dict (index $of 3)) $.Values.commonAnnotations)) | trim }}
+{{- end }}
+
+{{/* Labels and annotations of a component's pods: (list . "webhook") */}}
+{{- define "bursar.podMetadata" -}}
+{{- $ := first . }}
+{{- include "bursar.marks" (list (last .) (merge dict $.Values.podLabels $.Values.commonLabels) $.Values.podAnnotations) | trim }}
+{{- end }}
+
+{{/* How often a probe asks, and what it bears with. */}}
+{{- define "bursar.timing" }}
+{{- range $field, $value := . }}{{ printf "\n%s: %v" $field $value }}{{ end }}
+{{- end }}
+
+{{/* The paths of nodes, a line each, that the policies guard beside those of their lists: of values, and of a kubelet's root of its own. */}}
+{{- define "bursar.guarded" -}}
+{{- range .Values.policies.guardedPaths }}{{ println . }}{{ end }}
+{{- if ne .Values.kubeletDir "/var/lib/kubelet" }}
+{{- range list "device-plugins" "plugins_registry" "pod-resources" }}{{ printf "%s/%s\n" $.Values.kubeletDir . }}{{ end }}
 {{- end }}
 {{- end }}
 

@@ -37,6 +37,17 @@ def test_applying_a_second_time_changes_nothing(control_plane: ControlPlane) -> 
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+def test_the_api_server_stores_the_ledgers_claim_as_it_is_written(control_plane: ControlPlane) -> None:
+    """But for its defaults. What else it adds, Argo CD shows as a difference for ever."""
+    (ledger,) = (workload for workload in workloads() if workload["kind"] == "StatefulSet")
+    (written,) = ledger["spec"]["volumeClaimTemplates"]
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{ledger['metadata']['name']}"
+    (stored,) = control_plane.api.call("GET", path)["spec"]["volumeClaimTemplates"]
+
+    assert stored.pop("status") == {"phase": "Pending"}
+    assert stored == {**written, "spec": {**written["spec"], "volumeMode": "Filesystem"}}
+
+
 @pytest.fixture(scope="module")
 def strict(control_plane: ControlPlane, _applied: None) -> str:
     """A namespace of Pod Security's level restricted, with the accounts of ours."""

@@ -390,6 +390,12 @@ OTHER: Values = {
     "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
     "digests": {"sidecar": f"sha256:{'0' * 64}"},
     "maxGracePeriodSeconds": 7,
+    **{probe: {"failureThreshold": 77} for probe in ("startupProbe", "livenessProbe", "readinessProbe")},
+    "accessModes": ["ReadWriteOnce"],
+    "kubeletDir": "/var/lib/k0s/kubelet",
+    **dict.fromkeys(("cdi", "cdiRun", "containerd", "crio", "nri", "nvidiaRuntime"), "/var/other"),
+    "commonLabels": {"other": "label"},
+    "commonAnnotations": {"other": "annotation"},
     "url": "https://other.example.com",
     "issuer": "https://other.example.com",
 }
@@ -526,7 +532,8 @@ def spelled(path: str, each: rendered.Schema, word: str) -> Any:
         case "tolerations", _:
             return [{"key": word, "operator": "Equal", "value": word}]
         case (
-            "labels" | "podLabels" | "podAnnotations" | "nodeSelector" | "annotations" | "serviceAnnotations",
+            ("labels" | "podLabels" | "commonLabels" | "nodeSelector")
+            | ("annotations" | "podAnnotations" | "commonAnnotations" | "serviceAnnotations"),
             _,
         ):
             return {"other": word}
@@ -588,6 +595,9 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
         *daemon_set("exempt", **host("/")),
         *daemon_set("by-value", **host("/")),
         *daemon_set("kube-system", **host("/"))[1:],
+        *daemon_set("of-value", **host("/opt")),
+        *daemon_set("of-kubelet", **host("/data/k/pod-resources/kubelet.sock")),
+        *daemon_set("beside", **host("/opt/gpus-of-others")),
     ]
     objects[6]["metadata"]["labels"] = {"bursar.dev/exempt": "true"}
     classes = "scheduling.k8s.io/v1"
@@ -598,8 +608,9 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
     apply(control_plane, *objects)
     words = (helm, "install", "bursar", rendered.CHART, "-n", "kube-system", "--dry-run=server")
     flags = ("--set=images.prefix=x", "--set=mode=observe", "--set=exemptNamespaces={by-value}")
+    guarded = ("--set=policies.guardedPaths={/opt/gpus}", "--set=kubeletDir=/data/k")
     done = subprocess.run(
-        [*map(str, words), *flags, f"--kubeconfig={control_plane.admin_kubeconfig}"],
+        [*map(str, words), *flags, *guarded, f"--kubeconfig={control_plane.admin_kubeconfig}"],
         capture_output=True,
         text=True,
     )
@@ -609,4 +620,9 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
     assert "everyday (1000), the cluster's default priority class, is above gpu-default-priority (0)" in notes
     assert "urgent" not in notes
     named = re.findall(r"^  (\S+/\S+) \((.*)\)$", notes, re.MULTILINE)
-    assert named == [("calico-system/net", "hostPath /proc"), ("node-exporter/net", "hostPID")]
+    assert named == [
+        ("calico-system/net", "hostPath /proc"),
+        ("node-exporter/net", "hostPID"),
+        ("of-kubelet/net", "hostPath /data/k/pod-resources/kubelet.sock"),
+        ("of-value/net", "hostPath /opt"),
+    ]

@@ -10,13 +10,22 @@ from tests.deploy.reading import of_kind
 from timekeeper.core import __version__
 from timekeeper.core.admission.rules import denylist
 
-WHOLE = {"policies", "spread", "dashboard.ingress", "dashboard.gateway"}  # templates pass these on whole
+# templates pass these on whole
+WHOLE = {
+    "policies",
+    "spread",
+    "dashboard.ingress",
+    "dashboard.gateway",
+    "nodeAgent.hostPaths",
+    "timekeeper.storage",
+}
 WRITE = "write it anew: python -m deploy.generated"
 
 
 def test_what_follows_from_the_schema_and_from_the_alerts_is_up_to_date() -> None:
     assert (rendered.CHART / "values.yaml").read_text() == rendered.values_yaml(), WRITE
     assert rendered.ALERTS.read_text() == rendered.alerts(), WRITE
+    assert rendered.DEFAULTS.read_text() == rendered.defaults(), WRITE
     copies = {each: each.read_text() for each in rendered.DASHBOARDS.iterdir()}
     assert copies == rendered.dashboards(), WRITE
 

@@ -27,15 +27,18 @@ from tests.docs.cluster.test_install import (
 )
 from tests.docs.cluster.test_uninstall import everything, refusal
 from tests.docs.shell import console, run
+from tests.support.waiting import eventually
 from timekeeper.core import __version__
 
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "helm.md").read_text()
 INSTALL = (ROOT / "docs" / "install.md").read_text()
+DATABASES = (ROOT / "docs" / "databases.md").read_text()
 HALF = {"bursar.dev/gpu-percent": "50"}
 PUSHED = "registry.example.com/bursar"  # as the pages name the images
 WEBHOOK = "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook"
+LEDGER = "/apis/apps/v1/namespaces/bursar-system/statefulsets/bursar-timekeeper"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpubudgets.bursar.dev"
 KEPT = [
     "APIService/v1alpha1.bursar.dev",  # which the API server makes of the CRD
@@ -254,6 +257,109 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     run(cp, typed("kubectl delete namespace"), folder)
     run(cp, typed("kubectl delete crd"), folder)
     assert everything(cp) == []
+
+
+def everything_of(cp: ControlPlane, folder: Path) -> str:
+    """The objects of the release as Helm applied them."""
+    return run(cp, "helm get manifest bursar -n kube-system", folder)
+
+
+def test_with_reuse_values_what_an_earlier_release_did_not_have_has_its_default(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    """Of that release only the values count: Helm keeps them in place of the new chart's."""
+    cp = control_plane
+    earlier = folder / "earlier"
+    (earlier / "templates").mkdir(parents=True)
+    (earlier / "Chart.yaml").write_text("{apiVersion: v2, name: bursar, version: 0.1.0}")
+    (earlier / "values.yaml").write_text(
+        "{images: {prefix: ''}, webhook: {replicas: 3}, timekeeper: {storage: {size: 10Gi}}}"
+    )
+    (earlier / "templates" / "none.yaml").write_text(
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: none}}"
+    )
+    upgrade = typed("helm upgrade bursar").replace("--reset-then-reuse-values", "--reuse-values")
+    assert "--reuse-values" in upgrade
+
+    run(cp, f"helm install bursar {earlier} -n kube-system --set images.prefix={PUSHED}", folder)
+    run(cp, upgrade, folder)
+
+    with_reused = everything_of(cp, folder)
+    assert missing(cp) == ""
+    assert cp.api.call("GET", WEBHOOK)["spec"]["replicas"] == 3
+    run(cp, typed("helm upgrade bursar", "--set webhook.replicas=3"), folder)
+    assert everything_of(cp, folder) == with_reused
+    run(cp, typed("helm uninstall bursar"), folder)
+
+
+CLAIM = "/api/v1/namespaces/bursar-system/persistentvolumeclaims/ledger-bursar-timekeeper-0"
+CLASS = "block"
+
+
+def offer_class(cp: ControlPlane) -> None:
+    """A StorageClass whose claims may grow, and a volume of it."""
+    kind = {"provisioner": "kubernetes.io/no-provisioner", "allowVolumeExpansion": True}
+    cp.api.call("POST", "/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": CLASS}, **kind})
+    spec = {
+        "capacity": {"storage": "10Gi"},
+        "accessModes": ["ReadWriteOncePod"],
+        "hostPath": {"path": "/nowhere"},
+        "storageClassName": CLASS,
+    }
+    cp.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": CLASS}, "spec": spec})
+
+
+def pod_uid(cp: ControlPlane) -> str:
+    """That of the timekeeper's pod."""
+    pod = cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods/bursar-timekeeper-0")
+    return str(pod["metadata"]["uid"])
+
+
+def revisions(cp: ControlPlane, folder: Path) -> list[int]:
+    """Those of the release, failed ones among them."""
+    history = json.loads(run(cp, "helm history bursar -n kube-system -o json", folder))
+    return [revision["revision"] for revision in history]
+
+
+def test_a_larger_volume_is_refused_before_anything_changes_and_the_page_makes_it(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    cp = control_plane
+    run(cp, typed("kubectl delete namespace", "--ignore-not-found"), folder)  # of another test
+    offer_class(cp)
+    install = typed("helm install bursar").replace("REGISTRY", PUSHED)
+    run(cp, f"{install} --set timekeeper.storage.className={CLASS}", folder)
+    eventually(lambda: cp.api.call("GET", CLAIM)["status"]["phase"] == "Bound")
+    orphan, patch, upgrade = (
+        typed(part, page=DATABASES)
+        for part in ("kubectl delete statefulset", "kubectl patch pvc", "helm upgrade")
+    )
+    before = container(cp)
+
+    changed = f"{upgrade} --set webhook.extraArgs={{--log-format=json}}"
+    said = refused(cp, changed, folder)
+    assert 'timekeeper.storage.size: the StatefulSet bursar-timekeeper has "10Gi", which no upgrade' in said
+    assert "Nothing was changed." in said
+    for other, stored in (("accessModes={ReadWriteOnce}", '["ReadWriteOncePod"]'), ("labels.team=a", "{}")):
+        value = other.split("=")[0].partition(".")[0]
+        words = f"timekeeper.storage.{value}: the StatefulSet bursar-timekeeper has {stored}"
+        assert words in refused(cp, typed("helm upgrade bursar", f"--set timekeeper.storage.{other}"), folder)
+    assert (container(cp), revisions(cp, folder)) == (before, [1])
+    run(cp, typed("helm upgrade bursar", "--set timekeeper.storage.size=10240Mi"), folder)  # the same
+
+    uid = pod_uid(cp)
+    run(cp, orphan, folder)
+    run(cp, patch, folder)
+    run(cp, upgrade, folder)
+    eventually(lambda: cp.api.call("GET", LEDGER)["status"].get("currentReplicas") == 1)
+    assert pod_uid(cp) == uid
+
+    (template,) = cp.api.call("GET", LEDGER)["spec"]["volumeClaimTemplates"]
+    sizes = [
+        claim["spec"]["resources"]["requests"]["storage"] for claim in (template, cp.api.call("GET", CLAIM))
+    ]
+    assert sizes == ["20Gi", "20Gi"]
+    run(cp, typed("helm uninstall bursar"), folder)
 
 
 @pytest.mark.soak

@@ -51,6 +51,7 @@ TYPED = {
         "create secret": "docs/cluster/test_commands.py",
         "deploy/postgresql": "docs/cluster/test_commands.py",
         "kubectl scale": "docs/cluster/test_commands.py",
+        "--cascade=orphan": "docs/cluster/test_helm.py",
     },
     "docs/dependencies.md": {"cyclonedx-py": "docs/process/test_bill.py"},
     "docs/explain.md": {"ask /v1/explain": "docs/cluster/test_access.py"},
