@@ -598,3 +598,19 @@ def test_a_pod_that_went_before_its_session_opened_is_charged_by_the_mode_of_its
 
     (session,) = town.settler.ledger.sessions.values()
     assert (session.devices != "", session.doubt) == (True, None)
+
+
+def test_nothing_is_said_of_the_admission_of_a_pod_that_no_budget_limited(town: Town) -> None:
+    """A pod from before Bursar was installed has no standing; of a namespace with a budget that says so."""
+    opened(town, gpu_pod("old", started_ms=T0, standing=""), mode="enforce")
+
+    (found,) = town.get("/v1/sessions").get_json()["sessions"]
+
+    assert found["admittedInBudget"] is None
+    town.hear("configmaps", budgets(team_a="gpuHours: 1"))
+    town.tick()
+    town.clock.turn(SECOND)
+    town.hear("pods", gpu_pod("new", started_ms=T0, standing="OVER_BUDGET", card=1))
+    town.tick()
+    held = {each["pod"]: each["admittedInBudget"] for each in town.get("/v1/sessions").get_json()["sessions"]}
+    assert held == {"old": None, "new": False}

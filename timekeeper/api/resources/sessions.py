@@ -28,6 +28,7 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.values import UndecodableError
@@ -59,11 +60,11 @@ class SessionAnswer(AmountAnswer):
     the claim's name, `devices` are its GPUs, and `consumers` the UIDs of the pods that it is reserved
     for; with the kind `host` what the pod's CPU and memory cost beyond its cards. `admittedInBudget`: false
     if its namespace was over budget when it was created, and did not hold it; in mode `enforce` such a pod
-    has the class of pods over budget; null for cards that are reserved for a pod, and for a pod that is
-    metered alone. `requestedMilli`, `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is
-    charged at; `cards`: their UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if
-    the pod vanished, and if no timestamp says when it ended: then it is charged until its last evidence.
-    `doubt`: why its charge is not certain, null: it is."""
+    has the class of pods over budget; null for cards that are reserved for a pod, for a pod that is metered
+    alone, and where no budget limited it. `requestedMilli`, `requestedMib`: its unweighted share of them;
+    `rateMilli`: the rate it is charged at; `cards`: their UUIDs, empty if its placement is not trusted.
+    `ended`: null while it runs, if the pod vanished, and if no timestamp says when it ended: then it is
+    charged until its last evidence. `doubt`: why its charge is not certain, null: it is."""
 
     uid: str
     namespace: str
@@ -234,11 +235,19 @@ def _which(call: Call, zone: str) -> SessionFilter:
     )
 
 
+def _is_limited(history: History, namespace: str, at_ms: int) -> bool:
+    """Whether the namespace, or its group, had a budget that could be used up."""
+    budget = history.budget(namespace, at_ms).budget
+    group = history.budget(group_key(budget.group), at_ms).budget if budget.group else budget
+    return budget.amount is not None or group.amount is not None
+
+
 def _shown(charged: ChargedSession, history: History) -> SessionAnswer:
     session = charged.session
     in_budget: bool | None = session.admitted_in_budget
+    when = session.namespace, session.opened_ms
     if session.charge in ("reserved", "claim") or (
-        not in_budget and history.is_metered(session.namespace, session.opened_ms)
+        not in_budget and (history.is_metered(*when) or not _is_limited(history, *when))
     ):
         in_budget = None  # nothing of ours admitted it
     return {
