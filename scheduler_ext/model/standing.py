@@ -22,6 +22,7 @@ class NamespaceStanding:
     deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
     protected: frozenset[str] = frozenset()  # UIDs of pods that are spared while it is over budget
     claims_milli: int = 0  # what its device claims hold of GPUs, where it has a cap
+    lower: int | None = None  # its own `NamespaceStandings.lower`; None: the cluster's
 
     @property
     def over(self) -> bool:
@@ -67,9 +68,13 @@ class NamespaceStandings:
         """Its priority by the standing of now. A pod of a namespace over budget that waits, or is saved up,
         has at most that of the class that a new one would get."""
         is_either = pod.governed and (pod.is_saved_up or not pod.node)
-        if self.lower is None or not is_either or not self.of_pod(pod).demotes:
-            return pod.priority
-        return min(pod.priority, self.lower)
+        lower = self.lower_of(self.of_pod(pod)) if is_either else None
+        return pod.priority if lower is None else min(pod.priority, lower)
+
+    def lower_of(self, standing: NamespaceStanding) -> int | None:
+        """The priority of the class of pods over budget, where this standing demotes new ones; else None."""
+        own = self.lower if standing.lower is None else standing.lower
+        return own if standing.demotes else None
 
     @property
     def watches(self) -> bool:

@@ -62,8 +62,12 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
 
 def _settings(raw: Json) -> TableSettings:
     grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
+    return TableSettings(grace_ms, standings.driver_rules(raw), _lower(raw))
+
+
+def _lower(raw: Json) -> int | None:
     lower = mapping(mapping(raw.get("priorityClasses")).get("overBudget")).get("value")
-    return TableSettings(grace_ms, standings.driver_rules(raw), standings.whole_number_or_none(lower))
+    return standings.whole_number_or_none(lower)
 
 
 def _entry(raw: Json) -> Entry:
@@ -82,6 +86,7 @@ def _entry(raw: Json) -> Entry:
             standings.deciding_group(raw),
             _protected(raw),
             standings.held_by_claims(raw),
+            _lower(raw) if "priorityClasses" in raw else None,
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

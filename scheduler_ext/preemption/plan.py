@@ -102,14 +102,13 @@ class PreemptibleNodes:
         reclaims = standings.of(waiting.namespace).status == "IN_BUDGET" and bool(
             debtors or default_owes or self._idle
         )
-        is_above = standings.lower is not None and waiting.priority > standings.lower
-        saved_up = self._saved_up if is_above else {}
-        if not (reclaims or saved_up) and waiting.priority <= self._least_priority():
+        if not (reclaims or self._saved_up) and waiting.priority <= self._least_priority():
             return
         idle = {*self._idle.values()}
         for name, (least, namespaces) in self._preemptible.items():
+            lower = (standings.lower_of(standings.of(there)) for there in self._saved_up.get(name, ()))
             is_lower = least < waiting.priority or any(
-                standings.of(each).demotes for each in saved_up.get(name, ())
+                priority is not None and priority < waiting.priority for priority in lower
             )
             if is_lower or (
                 reclaims and (default_owes or name in idle or not debtors.isdisjoint(namespaces))

@@ -258,6 +258,12 @@ class History:
         """The group of the namespace at that time, by its own entry, else by ``_defaults``; "" if none."""
         return self.budget(namespace, at_ms).budget.group
 
+    def lower_class(self, namespace: str, at_ms: int) -> str:
+        """The priority class that its pods have at most over budget."""
+        budget = self.budget(namespace, at_ms).budget
+        group = self.budget(GROUP + budget.group, at_ms).budget if budget.group else None
+        return self.settings(at_ms).classes_of(budget, group)[1]
+
     def price(self, namespace: str, at_ms: int) -> tuple[str, str]:
         """The price of a weighted GPU-hour at that time, as decimal text ("": none), and its currency: the
         namespace's own, else that of ``_defaults``, else that of ``_settings``."""

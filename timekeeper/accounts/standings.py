@@ -26,7 +26,10 @@ _MAX_BYTES_A_SECOND = 256 * 1024
 # they change with charges, with reservations, and with each claim
 _NUMBERS = ("ratio", "remaining", "groupDecides", "groupLeft", "heldByClaims")
 _NONE: Mapping[str, int] = {}
+_HIGHEST_OF_USERS = 1_000_000_000  # of a class that is none of Kubernetes' own
 _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
+
+Classes = Mapping[str, tuple[int, str, bool]]  # name -> value, preemptionPolicy, whether it is the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +61,13 @@ class EntryCache:
     """Encoded entries, reused while their statements are the same objects: a few of thousands change."""
 
     def __init__(self) -> None:
-        self._settings: BudgetSettings | None = None
+        self._terms: tuple[BudgetSettings, Classes] | None = None
         self._entries: dict[str, _EncodedEntry] = {}
 
     def encoded(
         self,
         settings: BudgetSettings,
+        classes: Classes,
         statements: Mapping[str, Statement],
         queued: Set[str],
         protected: Mapping[str, ProtectedPods],
@@ -72,8 +76,8 @@ class EntryCache:
     ) -> list[_EncodedEntry]:
         """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``: as `publish` has
         them."""
-        if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
-            self._settings, self._entries = settings, {}
+        if self._terms != (settings, classes) or len(self._entries) > 2 * len(statements) + 100:
+            self._terms, self._entries = (settings, dict(classes)), {}
         entries = self._entries
         for name, each in statements.items():
             known, is_queued = entries.get(name), name in queued
@@ -81,13 +85,13 @@ class EntryCache:
             is_same = known is not None and known.statement is each and known.is_queued == is_queued
             rest = pods, milli, name in stale
             if known is None or not is_same or (known.protected, known.claims_milli, known.is_stale) != rest:
-                entries[name] = _encoded(name, each, settings, is_queued, *rest)
+                entries[name] = _encoded(name, each, settings, classes, is_queued, *rest)
         return [entries[name] for name in statements]
 
 
 def publish(
     settings: BudgetSettings,
-    classes: Mapping[str, tuple[int, str, bool]],
+    classes: Classes,
     default: Statement,
     namespaces: Mapping[str, Statement],
     now_ms: int,
@@ -113,7 +117,7 @@ def publish(
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
-    first, *others = cache.encoded(settings, stated, queued, protected or {}, claims, stale)
+    first, *others = cache.encoded(settings, classes, stated, queued, protected or {}, claims, stale)
     shown = _bytes(_settings(settings, classes, card_host))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -157,13 +161,14 @@ def _encoded(
     name: str,
     statement: Statement,
     settings: BudgetSettings,
+    classes: Classes,
     is_queued: bool,
     pods: ProtectedPods | None,
     claims_milli: int,
     is_stale: bool,
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
-    entry = _entry(statement, settings)
+    entry = _entry(statement, settings, classes)
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     if claims_milli and ("caps" in entry or "groupCaps" in entry):
@@ -198,9 +203,7 @@ def _digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
-def _settings(
-    settings: BudgetSettings, classes: Mapping[str, tuple[int, str, bool]], card_host: CardHost | None
-) -> StandingSettings:
+def _settings(settings: BudgetSettings, classes: Classes, card_host: CardHost | None) -> StandingSettings:
     shown: StandingSettings = {
         "mode": settings.mode,
         "rules": dict(settings.rules),
@@ -218,6 +221,8 @@ def _settings(
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    of_users = sorted(name for name, (value, _, _) in classes.items() if value <= _HIGHEST_OF_USERS)
+    shown["classes"] = [_class(name, classes) for name in of_users]
     # Kubernetes takes the lowest where there are several
     if defaults := sorted((value, name) for name, (value, _, is_default) in classes.items() if is_default):
         shown["priorityClasses"]["clusterDefault"] = _class(defaults[0][1], classes)
@@ -237,19 +242,21 @@ def _settings(
     return shown
 
 
-def _class(name: str, classes: Mapping[str, tuple[int, str, bool]]) -> PriorityClassWire:
+def _class(name: str, classes: Classes) -> PriorityClassWire:
     value, preemption_policy, _ = classes.get(name, (None, None, False))
     return {"name": name, "value": value, "preemptionPolicy": preemption_policy}
 
 
-def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
+def _entry(statement: Statement, settings: BudgetSettings, classes: Classes) -> StandingEntry:
     budget, standing = statement.in_force.budget, statement.standing
+    group = statement.group.in_force.budget if statement.group is not None else None
+    within, lower, keeps = names = settings.classes_of(budget, group)
     deciding, warning = statement.deciding, statement.warning
     over, is_placed = standing == "OVER_BUDGET", places(budget, settings)
     entry: StandingEntry = {
         "standing": "OVER_BUDGET" if over else "IN_BUDGET" if standing == "IN_BUDGET" else "UNLIMITED",
         "onExhausted": effect_of(deciding.in_force.budget.on_exhausted, is_placed),
-        "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
+        "priorityClass": lower if over else within,
         "ratio": warning.balance.ratio_milli,
         "warnAt": warning.in_force.budget.warn_at_milli,
         "remaining": deciding.balance.remaining,
@@ -261,6 +268,10 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if names != (settings.in_budget_class, settings.over_budget_class, False):
+        entry["priorityClasses"] = {"inBudget": _class(within, classes), "overBudget": _class(lower, classes)}
+        if keeps:
+            entry["priorityClasses"]["keep"] = True
     if not is_placed:
         entry["placement"] = "off"
     if takes_whole_cards(budget, settings):
@@ -282,7 +293,7 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["hostShare"] = budget.host_share_milli
     if caps := _caps(budget):
         entry["caps"] = caps
-    if statement.group is not None and (caps := _caps(statement.group.in_force.budget)):
+    if group is not None and (caps := _caps(group)):
         entry["groupCaps"] = caps
     return entry
 

@@ -72,11 +72,18 @@ class PriorityClassWire(TypedDict):
     preemptionPolicy: str | None  # null: the class is not in the cluster
 
 
-class PriorityClasses(TypedDict):
-    """The class of each standing."""
+class EntryClasses(TypedDict):
+    """The class of each standing, in a namespace. ``keep``: its pods keep their user's up to ``inBudget``,
+    which ``overBudget`` repeats; absent: they do not."""
 
     inBudget: PriorityClassWire
     overBudget: PriorityClassWire
+    keep: NotRequired[Literal[True]]
+
+
+class PriorityClasses(EntryClasses):
+    """The same of the cluster."""
+
     clusterDefault: NotRequired[PriorityClassWire]  # of pods that name none; absent: the cluster has none
 
 
@@ -98,6 +105,7 @@ class StandingSettings(TypedDict):
     schedulerName: str
     sidecar: bool  # whether pods get one
     priorityClasses: PriorityClasses
+    classes: NotRequired[list[PriorityClassWire]]  # that users may name, the cluster has no others
     unknownStanding: Literal["inBudget", "overBudget"]  # how pods admitted with standing UNKNOWN count
     maxGracePeriodMs: int
     pdbGraceMs: int
@@ -150,6 +158,7 @@ class StandingEntry(TypedDict):
     standing: StandingWord
     onExhausted: str
     priorityClass: str
+    priorityClasses: NotRequired[EntryClasses]  # absent: the cluster's
     ratio: int | None  # thousandths of the grant that are spent; null: unlimited
     warnAt: int | None  # thousandths from which users are warned; null: never
     remaining: int | None  # granted - posted - pending - reserved; null: unlimited

@@ -109,8 +109,8 @@ def _protected_text(name: str, statement: Statement) -> NoticeText:
 
 
 def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:
-    """The notice on a new pod that was admitted over budget; None for others."""
-    if pod.standing != "OVER_BUDGET" or now_ms - pod.created_ms > FRESH_MS:
+    """The notice on a pod that was admitted over budget; None where it is not new."""
+    if now_ms - pod.created_ms > FRESH_MS:
         return None
     message = (
         f"Namespace {pod.namespace} was over its GPU budget when this pod was created. Its priority class is "

@@ -83,7 +83,7 @@ def report(
         if entry.key.startswith(LABEL):
             name, word = entry.key.removeprefix(LABEL), entry.text or "none"
             log("mode-label-changed", namespace=name, mode=word)
-    _demotions(cluster, notices, history, settings, now_ms)
+    _demotions(cluster, notices, history, now_ms)
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
     _unknown(cluster, notices, now_ms)
@@ -220,16 +220,13 @@ def _clocks(cluster: ClusterState) -> None:
     cluster.nodes.logged_clocks = frozenset(wrong)
 
 
-def _demotions(
-    cluster: ClusterState, notices: Notices, history: History, settings: BudgetSettings, now_ms: int
-) -> None:
+def _demotions(cluster: ClusterState, notices: Notices, history: History, now_ms: int) -> None:
     """Once for each pod that was admitted over budget; the recorder drops repetitions."""
     for uid in cluster.pods.changed:
         pod = charged_pod(cluster.pods, uid)
-        notice = None if pod is None else demotion_notice(pod, settings.over_budget_class, now_ms)
-        if notice is None:
+        if pod is None or pod.standing != "OVER_BUDGET" or history.mode(pod.namespace, now_ms) != "enforce":
             continue
-        if history.mode(notice.pod.namespace, now_ms) == "enforce":
+        if notice := demotion_notice(pod, history.lower_class(pod.namespace, now_ms), now_ms):
             notices.pod(notice)
 
 

@@ -13,7 +13,7 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import DEFAULTS, SETTINGS, Budget, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import ended_fields, read_entry
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.violation import Violation
+from timekeeper.core.violation import Violation, first_of
 from timekeeper.core.wire import StandingWord
 from webhook.admission.answers import refusal_text
 from webhook.admission.warnings import LONGEST_BYTES, within_limits
@@ -92,6 +92,7 @@ class ReviewedEntries:
     unbuilt: Mapping[str, tuple[str, ...]]  # sentence on what is not implemented -> keys of its entries
     unread: int  # entries beyond the limit on characters
     limited: tuple[str, ...]  # the keys of those with a limit
+    keeping: Mapping[str, str]  # the keys of those with `priorityClasses: keep` -> class of pods in budget
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
@@ -103,11 +104,15 @@ def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bo
     return (group, kind) == ("", "ConfigMap") and (named or labelled)
 
 
-def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> AdmissionAnswer:
+def judge(
+    review: ObjectReview,
+    standing_of: Callable[[str], StandingWord],
+    preempting: Callable[[str], Sequence[str]],
+) -> AdmissionAnswer:
     """Refuses a write with wrong entries among the new and changed ones; warns about entries that were wrong
     before, about what is not implemented, and about entries that a write, a removed label or a deletion ends.
     It does not depend on the mode, because no pod is affected. ``standing_of``: a namespace's standing now;
-    of "" that of a namespace without an entry."""
+    of "" that of a namespace without an entry; ``preempting``: see `Reviewer.preempting`."""
     is_deletion = review.operation == "DELETE"
     if review.operation not in ("CREATE", "UPDATE", "DELETE") or review.subresource:
         return NOT_JUDGED
@@ -137,7 +142,8 @@ def judge(review: ObjectReview, standing_of: Callable[[str], StandingWord]) -> A
             rules=tuple(dict.fromkeys((each.rule, "enforce") for each in violations)),
         )
     ends = (*ended(before, now, standing_of), *_enforces(before, now), *_first_limits(fresh, standing_of))
-    return AdmissionAnswer("valid", warnings=within_limits((*ends, *_unchanged(stale), *warnings(fresh))))
+    more = (*_unchanged(stale), *_kept(fresh, preempting), *warnings(fresh))
+    return AdmissionAnswer("valid", warnings=within_limits((*ends, *more)))
 
 
 def _written_again(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[EntryError]:
@@ -155,6 +161,7 @@ def entries(
     wrong: dict[str, EntryError] = {}
     unbuilt: dict[str, list[str]] = {}
     limited: list[str] = []
+    keeping: dict[str, str] = {}
     keys = {*data, *there}
     left = most_characters
     unread = 0
@@ -169,10 +176,11 @@ def entries(
         else:
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
             limited += [key] if isinstance(value, Budget) and value.amount is not None else []
+            keeping |= {key: value.in_budget_class} if value.keeps_classes else {}
             for sentence in (*ineffective_fields(value), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
     alike = {sentence: tuple(keys) for sentence, keys in unbuilt.items()}
-    return ReviewedEntries(wrong, alike, unread, tuple(limited))
+    return ReviewedEntries(wrong, alike, unread, tuple(limited), keeping)
 
 
 def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:
@@ -240,6 +248,14 @@ def _first_limits(fresh: ReviewedEntries, standing_of: Callable[[str], StandingW
             f"{_some(first)}: what was used since the running period began counts at once; the Event"
             " UsedBefore and kubectl bursar budget say how much."
         )
+
+
+def _kept(fresh: ReviewedEntries, preempting: Callable[[str], Sequence[str]]) -> Iterator[str]:
+    """A warning of each entry whose pods keep a class by which kube-scheduler preempts over budget, too."""
+    for key, within in fresh.keeping.items():
+        if names := preempting(within):
+            why = f"over budget kube-scheduler preempts by {first_of(names, MAX_NAMED)}, too"
+            yield f"{key}: priorityClasses: {why}; not by a class with preemptionPolicy: Never."
 
 
 def _then(before: Mapping[str, str], now: Mapping[str, str], default: StandingWord) -> str:

@@ -110,18 +110,17 @@ def _of_standing(namespace: str, admission: Admission) -> Iterator[str]:
     if standing.is_protected:
         yield f"Namespace {namespace} has no GPU budget left for others. This pod is protected: {_PROTECTED}"
         return
-    whose, ours = payer(namespace, standing.group), admission.standing_class
+    whose, given = payer(namespace, standing.group), admission.class_given
     whose = whose[0].upper() + whose[1:]
     used = f"{whose} has used"
-    gets = (
-        f" This pod gets priority class {ours.name}." if not ours.absent and policy.mode == "enforce" else ""
-    )
+    gets = f" This pod gets priority class {given.name}." if given and policy.mode == "enforce" else ""
     effect = _HELD if is_held else gets
     if standing.status == "UNKNOWN":
         yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{gets}"
     elif standing.status == "OVER_BUDGET" and policy.mode == "observe":
         held = standing.on_exhausted in HOLDS
-        would = "be held" if held else f"get priority class {policy.over_budget.name}"
+        lower = "keep its class" if policy.keeps_classes else f"get priority class {policy.over_budget.name}"
+        would = "be held" if held else lower
         yield f"{used} its GPU budget. Observe mode: with enforcement on, this pod would {would}."
     elif standing.status == "OVER_BUDGET" and standing.by_estimate:
         yield (f"{whose}: pods admitted in the last few seconds will use the remaining GPU budget.{effect}")
@@ -144,7 +143,7 @@ _HELD = " This pod is held until the budget can pay it."
 def _of_changes(review: PodReview, admission: Admission) -> Iterator[str]:
     pod, ours = review.pod, admission.standing_class
     request, policy = admission.request, admission.policy
-    if ours.absent and policy.mode == "enforce":
+    if ours.absent and policy.mode == "enforce" and not policy.keeps_classes:
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."

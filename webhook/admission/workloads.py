@@ -35,6 +35,8 @@ NOT_JUDGED = AdmissionAnswer("passed")
 
 DURATION = "activeDeadlineSeconds"
 _IN_TEMPLATE = f"/spec/template/spec/{DURATION}"
+_HELD = "New GPU pods of namespace {} are held until its budget can pay them, unless protect selects them."
+_COPIED = f"{DURATION} is copied to the pods, so they count in ResourceQuotas of the scope Terminating."
 
 # the service accounts that create the pods of each kind, and the groups of all of them
 _MAKERS: Mapping[tuple[str, str], str] = {
@@ -110,18 +112,20 @@ def leads_nowhere(path: TemplatePath, objects: int) -> str:
 
 
 def judge(
-    review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath] = ()
+    review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath] = (), is_held: bool = False
 ) -> AdmissionAnswer:
     """Refuses a workload with a new or changed template whose pods would be refused; warns where a rule's
-    mode says so, and about a template that cannot be parsed. Raises MalformedError for an object that is
-    nested too deeply."""
+    mode says so, about a template that cannot be parsed, and of pods that will be held (``is_held``). Raises
+    MalformedError for an object that is nested too deeply."""
     try:
-        return _judged(review, policy, more)
+        return _judged(review, policy, more, is_held)
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
 
 
-def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath]) -> AdmissionAnswer:
+def _judged(
+    review: ObjectReview, policy: AdmissionPolicy, more: Sequence[TemplatePath], is_held: bool
+) -> AdmissionAnswer:
     if review.operation not in ("CREATE", "UPDATE") or review.subresource or review.is_going:
         return NOT_JUDGED
     if policy.mode == "meter":
@@ -163,7 +167,8 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     refusing, warned = split_by_mode(violations, policy, exempt)
     if refusing:
         return refusal(refusing, warned, policy, exempt)
-    warnings = within_limits((*violation_warnings(warned, policy, exempt), *stuck, *unread))
+    held = [_HELD.format(review.namespace)] if is_held and any(requests.values()) else []
+    warnings = within_limits((*violation_warnings(warned, policy, exempt), *held, *stuck, *unread))
     word = "observed" if warned and policy.mode == "observe" else "valid"
     return AdmissionAnswer(word, warnings=warnings, rules=rule_modes(warned, policy, exempt))
 
@@ -216,7 +221,8 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
             if given is None and template["spec"].get(DURATION) is not None:
                 pod, parsed = read_template(template, at, policy, review.namespace)
                 if parsed.request is not None:
-                    return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
+                    copied = add(_IN_TEMPLATE, pod["spec"][DURATION])
+                    return AdmissionAnswer("governed", operations=(copied,), warnings=(_COPIED,))
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
     return NOT_JUDGED

@@ -63,7 +63,8 @@ def create_calls(
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
-        answer = workloads.judge(review, admission.policy_for(review.namespace), template_paths)
+        policy, is_held = admission.policy_for(review.namespace), admission.holds(review.namespace)
+        answer = workloads.judge(review, policy, template_paths, is_held)
         recorded(review, decisions.of_template(review, answer, monotonic_ms()))
         return answer
 
@@ -81,7 +82,7 @@ def create_calls(
             budgets,  # loads PyYAML, which reviews of pods do not need
         )
 
-        return budgets.judge(review, admission.standing_word)
+        return budgets.judge(review, admission.standing_word, admission.preempting)
 
     webhooks = (
         ReviewRoute("mutate", read, of_pod),

@@ -131,6 +131,20 @@ class Reviewer:
         """The namespace's standing by the table alone; of "" that of a namespace without an entry."""
         return standing(self._table(), namespace, 0, self._now_ms(), self._stale_after_ms).status
 
+    def holds(self, namespace: str) -> bool:
+        """Whether its new pods are held for its budget, by the table alone. Raises NotReadyError."""
+        now = standing(self._table(), namespace, 0, self._now_ms(), self._stale_after_ms)
+        return self.policy_for(namespace).hold_of(now) == "budget"
+
+    def preempting(self, within: str) -> list[str]:
+        """The classes of the table by which kube-scheduler preempts, up to this one ("": the cluster's of
+        pods in budget)."""
+        table = self._table()
+        known = {known.name: known for known in table.settings.classes} if table else {}
+        most = known[within].value if within in known else table.settings.in_budget.value if table else None
+        preempts = (known for known in known.values() if known.preemption_policy == "PreemptLowerPriority")
+        return sorted(known.name for known in preempts if most is None or (known.value or 0) <= most)
+
     def _standing(
         self, review: PodReview, table: StandingsTable | None, request: GPURequest, sums: Sums, denies: bool
     ) -> Standing:

@@ -609,14 +609,18 @@ def test_the_notes_name_what_would_be_refused_at_its_next_creation(
     words = (helm, "install", "bursar", rendered.CHART, "-n", "kube-system", "--dry-run=server")
     flags = ("--set=images.prefix=x", "--set=mode=observe", "--set=exemptNamespaces={by-value}")
     guarded = ("--set=policies.guardedPaths={/opt/gpus}", "--set=kubeletDir=/data/k")
-    done = subprocess.run(
-        [*map(str, words), *flags, *guarded, f"--kubeconfig={control_plane.admin_kubeconfig}"],
-        capture_output=True,
-        text=True,
-    )
 
-    assert done.returncode == 0, done.stderr
-    notes = done.stdout.split("NOTES:")[1]
+    def noted(*more: str) -> str:
+        done = subprocess.run(
+            [*map(str, words), *flags, *guarded, *more, f"--kubeconfig={control_plane.admin_kubeconfig}"],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("NOTES:")[1]
+
+    assert "everyday (1000)" not in noted("--set=settings.priorityClasses=keep")
+    notes = noted()
     assert "everyday (1000), the cluster's default priority class, is above gpu-default-priority (0)" in notes
     assert "urgent" not in notes
     named = re.findall(r"^  (\S+/\S+) \((.*)\)$", notes, re.MULTILINE)

@@ -56,6 +56,8 @@ def said(lower: int | None = -5, **namespaces: NamespaceStanding) -> NamespaceSt
         (SAVED_UP, said(lab=IN), False),  # back in budget
         (SAVED_UP, said(lab=replace(DEMOTED, protected=frozenset({"uid-saved"}))), False),
         (SAVED_UP, said(lab=DEMOTED, lower=None), False),
+        (SAVED_UP, said(lab=replace(DEMOTED, lower=-5), lower=None), True),
+        (SAVED_UP, said(lab=replace(DEMOTED, lower=0)), False),  # its pods keep their class
         (SAVED_UP, said(lab=DEMOTED, team_a=DEMOTED), False),
         (SAVED_UP, said(lab=replace(DEMOTED, on_exhausted="deny")), False),
     ],
@@ -120,7 +122,14 @@ def test_among_pods_over_budget_none_goes_first_for_the_class_that_it_was_create
 
 
 def test_the_table_says_the_priority_of_pods_over_budget() -> None:
-    assert standings_at(decode(orjson.dumps(standings()), "", 0), 0, 30_000).lower == -5
+    own = {"overBudget": {"name": "tier-low", "value": 3, "preemptionPolicy": "Never"}}
+    document = standings(team_a=entry("OVER_BUDGET", priorityClasses=own), team_b=entry("OVER_BUDGET"))
+    who = standings_at(decode(orjson.dumps(document), "", 0), 0, 30_000)
+
+    assert who.lower == -5
+    waiting = {name: read(of(percent(60, "w", priority=9), name)) for name in ("team-a", "team-b")}
+    governed = {name: structs.replace(pod, governed=True) for name, pod in waiting.items()}
+    assert {name: who.priority_of(pod) for name, pod in governed.items()} == {"team-a": 3, "team-b": -5}
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,20 @@ def test_a_pod_that_is_admitted_over_budget_gets_an_event_that_it_was_demoted(
     assert "gpu-lower-priority" in notice.message
 
 
+def test_the_event_names_the_class_that_its_group_gives_it_over_budget(spending: Town) -> None:
+    spending.clock.turn(SECOND)
+    lab = "gpuHours: unlimited\npriorityClasses: {overBudget: tier-low}"
+    spending.hear("configmaps", budgets(**{"team_a": ENTRY + "\ngroup: lab", "_group.lab": lab}))
+    spending.tick()
+    spending.pod_notices.clear()
+    now = spending.clock()
+
+    spending.hear("pods", gpu_pod("late", node="", standing="OVER_BUDGET", created_ms=now))
+    spending.tick()
+
+    assert [" at most tier-low," in notice.message for notice in spending.pod_notices] == [True]
+
+
 def test_where_nothing_is_demoted_no_pod_gets_such_an_event(spending: Town) -> None:
     spending.clock.turn(SECOND)
     spending.hear("configmaps", budgets(_settings="mode: observe", team_a=ENTRY))

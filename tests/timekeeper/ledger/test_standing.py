@@ -17,7 +17,7 @@ from tests.timekeeper.worlds import (
     lease,
     node,
 )
-from tests.worlds import container
+from tests.worlds import Json, container
 from timekeeper.core.budgets.policy import GPU_HOUR
 
 BOTH_DATABASES = "open sums are read by another statement on each database"
@@ -295,6 +295,33 @@ def test_the_remainder_is_reported_anew_when_it_has_moved_by_a_thousandth(home: 
     assert document["namespaces"]["team-a"]["remaining"] == GPU_HOUR - 10 * 10 * MINUTE
 
 
+def test_the_document_carries_the_classes_of_an_entry_with_their_values_of_now(home: Town) -> None:
+    home.hear("priorityclasses", {"metadata": {"name": "system-node-critical"}, "value": 2_000_001_000})
+    home.hear("priorityclasses", {"metadata": {"name": "gold"}, "value": 7})
+    own = "gpuHours: 1\ngroup: lab\npriorityClasses: {overBudget: keep}"
+    group = "gpuHours: unlimited\npriorityClasses: {inBudget: gold, overBudget: lead}"
+    texts = {"team_a": own, "team_b": "gpuHours: 0\ngroup: lab", "_group.lab": group, "team_c": "gpuHours: 1"}
+    home.clock.turn(SECOND)
+    home.change("configmaps", budgets(**texts))
+
+    def said(name: str) -> tuple[object, object]:
+        entry = home.get("/v1/standings").get_json()["namespaces"][name]
+        return entry["priorityClass"], entry.get("priorityClasses")
+
+    gold = {"name": "gold", "value": 7, "preemptionPolicy": "PreemptLowerPriority"}
+    lead: Json = {"name": "lead", "value": None, "preemptionPolicy": None}
+    assert said("team-a") == ("gold", {"inBudget": gold, "overBudget": gold, "keep": True})
+    assert said("team-b") == ("lead", {"inBudget": gold, "overBudget": lead})
+    assert said("team-c") == ("gpu-default-priority", None)
+    (of_users,) = home.get("/v1/standings").get_json()["settings"]["classes"]
+    assert of_users == gold
+
+    home.change("priorityclasses", {"metadata": {"name": "lead"}, "value": 3, "preemptionPolicy": "Never"})
+
+    lead = {"name": "lead", "value": 3, "preemptionPolicy": "Never"}
+    assert said("team-b") == ("lead", {"inBudget": gold, "overBudget": lead})
+
+
 def test_the_document_carries_the_settings_and_the_classes_values(home: Town) -> None:
     gold = {"metadata": {"name": "gold"}, "value": 7, "preemptionPolicy": "Never"}
     home.hear("priorityclasses", gold)
@@ -320,6 +347,11 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
             "overBudget": {"name": "lead", "value": None, "preemptionPolicy": None},
             "clusterDefault": {"name": "night", "value": 5, "preemptionPolicy": "PreemptLowerPriority"},
         },
+        "classes": [
+            {"name": "everyday", "value": 1000, "preemptionPolicy": "PreemptLowerPriority"},
+            {"name": "gold", "value": 7, "preemptionPolicy": "Never"},
+            {"name": "night", "value": 5, "preemptionPolicy": "PreemptLowerPriority"},
+        ],
         "unknownStanding": "inBudget",
         "maxGracePeriodMs": 600_000,
         "pdbGraceMs": 600_000,

@@ -64,7 +64,17 @@ def asked(written: Json | None, old: Json | None = None, **request: Any) -> Obje
 
 def judge(review: ObjectReview, **standings: StandingWord) -> AdmissionAnswer:
     """``standings``: by namespace, and as ``default`` of those without an entry; else unknown."""
-    return budgets.judge(review, lambda namespace: standings.get(namespace or "default", "UNKNOWN"))
+    return budgets.judge(
+        review, lambda namespace: standings.get(namespace or "default", "UNKNOWN"), lambda _: ["batch"]
+    )
+
+
+def test_who_keeps_classes_that_preempt_is_warned_when_the_entry_is_written() -> None:
+    said = "team-a: priorityClasses: over budget kube-scheduler preempts by batch, too; not by a class with"
+
+    answer = judge(asked(config_map({"team-a": GOOD + "priorityClasses: keep"})))
+    assert (answer.verdict, *answer.warnings) == ("valid", f"{said} preemptionPolicy: Never.")
+    assert judge(asked(config_map({"team-a": GOOD}))).warnings == ()
 
 
 def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:

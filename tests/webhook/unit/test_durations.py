@@ -86,6 +86,10 @@ def test_the_deadline_of_a_new_job_is_copied_into_its_template(policy: Any) -> N
     assert after["spec"]["template"]["spec"] == job["spec"]["template"]["spec"] | {
         "activeDeadlineSeconds": 7_200
     }
+    assert copied(job, policy).warnings == (
+        "activeDeadlineSeconds is copied to the pods, so they count in ResourceQuotas of the scope"
+        " Terminating.",
+    )
     assert not copied(after, policy).operations
     assert not judge(object_review(after), policy).refusal
 

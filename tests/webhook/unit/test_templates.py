@@ -5,13 +5,26 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.runtime.lines import into
+from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.clusters import MANIFESTS
-from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half, object_review
+from tests.webhook.process_metrics import of_this_process
+from tests.webhook.worlds import (
+    GOVERNED_NAMESPACES,
+    OBSERVING,
+    POLICY,
+    WITHOUT_SIDECAR,
+    half,
+    object_review,
+    plain,
+    review_of,
+)
 from tests.worlds import Json, container
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
@@ -20,6 +33,9 @@ from timekeeper.core.request.device_classes import DeviceClass
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
+from webhook.server.app import create_calls
+from webhook.server.reviewer import Reviewer
+from webhook.standings import decode
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -544,3 +560,44 @@ def test_a_claim_that_all_pods_of_an_update_share_counts_once(name: str, is_stuc
     answer = judge(object_review(raw), replace(ONE_GPU_CLAIMS, caps=Caps(own=Cap(total_milli=3_000))))
 
     assert any("an update needs 4 GPUs" in warning for warning in answer.warnings) is is_stuck
+
+
+HELD = "New GPU pods of namespace team-a are held until its budget can pay them, unless protect selects them."
+
+
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_whoever_writes_a_workload_whose_pods_will_be_held_is_warned(kind: str) -> None:
+    written = object_review(workload(kind, GOOD))
+    scaled = object_review(workload(kind, GOOD), old=workload(kind, GOOD))
+    changed = object_review(workload(kind, GOOD), old=workload(kind, template(container(gpu_percent="20"))))
+
+    assert judge(written, POLICY, is_held=True).warnings == (HELD,)
+    assert judge(changed, POLICY, is_held=True).warnings == (HELD,)
+    assert judge(written, POLICY).warnings == ()
+    assert judge(scaled, POLICY, is_held=True).warnings == ()
+    assert judge(object_review(workload(kind, template(plain()))), POLICY, is_held=True).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_held"),
+    [
+        ({"standing": "OVER_BUDGET", "onExhausted": "hold"}, True),
+        ({"standing": "OVER_BUDGET", "onExhausted": "evict"}, True),
+        ({"standing": "OVER_BUDGET", "onExhausted": "deprioritize"}, False),
+        ({"onExhausted": "hold"}, False),
+        ({"onExhausted": "hold", "hold": "budget"}, True),
+        ({"hold": "turn"}, False),
+        ({"standing": "OVER_BUDGET", "onExhausted": "hold", "mode": "observe"}, False),
+    ],
+)
+def test_pods_will_be_held_where_the_table_says_so(fields: dict[str, str], is_held: bool) -> None:
+    table = decode(orjson.dumps(standings(team_a=entry(**fields))), "e", 0)
+    admission = Reviewer(WITHOUT_SIDECAR, lambda: table, lambda: "ca", lambda: 0, 30_000)
+    call = create_calls(admission, of_this_process(), into([]))["/templates"]
+    answer = call(orjson.dumps(review_of(workload("CronJob", GOOD), kind=CRON_JOB)))
+    assert isinstance(answer.body, bytes)
+
+    assert orjson.loads(answer.body)["response"].get("warnings", []) == ([HELD] if is_held else [])
+
+
+CRON_JOB = {"group": "batch", "version": "v1", "kind": "CronJob"}

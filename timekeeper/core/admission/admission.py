@@ -75,7 +75,8 @@ def admission_of(
     standing_class = policy.class_of(class_status(standing.status, hold))
     given: PriorityClass | None = standing_class
     own, is_above = spec.get("priorityClassName"), is_above_budget_class(spec, policy)
-    if standing_class.absent:  # it is not set; a class above that of pods in budget is still replaced
+    # it is not set; a class above that of pods in budget is still replaced
+    if standing_class.absent or policy.keeps_classes:
         given = policy.in_budget if is_above else None
     elif keeps_own_class(spec, standing_class, policy):
         given = None

@@ -94,6 +94,7 @@ class AdmissionPolicy:
     sidecar_images: SidecarImages
     requires_sidecar: bool = False  # no annotation of a pod turns it off
     cluster_default: str = ""  # the class that the cluster gives pods which name none; "": there is none
+    keeps_classes: bool = False  # pods keep their class, or none, unless it is above the one in budget
     # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar
     places: bool = True
     # what pods request of NVIDIA's plugin becomes whole cards of Bursar's nodes

@@ -40,6 +40,8 @@ class StandingsEntry:
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
     finds_gangs: bool = False  # its `AdmissionPolicy.finds_gangs`
     sidecar: bool | None = None  # whether its pods get one; None: as the cluster's
+    # its `AdmissionPolicy.in_budget`, `over_budget` and `keeps_classes`; None: as the cluster's
+    classes: tuple[PriorityClass, PriorityClass, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class StandingsSettings:
     in_budget: PriorityClass
     over_budget: PriorityClass
     cluster_default: str = ""  # `AdmissionPolicy.cluster_default`
+    classes: tuple[PriorityClass, ...] = ()  # that users may name
     unknown_standing: UnknownStanding
     max_grace_s: int
     lookahead_ms: int | None  # None: not sent
@@ -123,6 +126,7 @@ def effective_policy(
     if table is None:
         return without_placement(flags)
     settings, own = table.settings, table.entry_of(namespace)
+    within, lower, keeps = own.classes or (settings.in_budget, settings.over_budget, False)
     policy = replace(
         flags,
         known=True,
@@ -133,8 +137,9 @@ def effective_policy(
         rules={**settings.rules, **own.rules},
         exempt=settings.exempt | own.exempt,
         scheduler_name=settings.scheduler_name,
-        in_budget=_valued(settings.in_budget, flags, fresh),
-        over_budget=_valued(settings.over_budget, flags, fresh),
+        in_budget=_valued(within, flags, fresh),
+        over_budget=_valued(lower, flags, fresh),
+        keeps_classes=keeps,
         cluster_default=settings.cluster_default,
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
@@ -169,6 +174,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         in_budget=_class(classes["inBudget"]),
         over_budget=_class(classes["overBudget"]),
         cluster_default=_class(default).name if (default := mapping(classes.get("clusterDefault"))) else "",
+        classes=tuple(map(_class, sequence(raw.get("classes")))),
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
@@ -185,6 +191,10 @@ def _class(raw: Json) -> PriorityClass:
     value, policy = standings.whole_number_or_none(raw["value"]), raw.get("preemptionPolicy")
     known = value is not None and policy in PREEMPTION_POLICIES
     return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
+
+
+def _classes(raw: Json) -> tuple[PriorityClass, PriorityClass, bool]:
+    return _class(raw["inBudget"]), _class(raw["overBudget"]), raw.get("keep") is True
 
 
 def read_entry(raw: Json) -> StandingsEntry:
@@ -218,6 +228,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         takes_whole_cards=raw.get("wholeCards") == "bursar",
         finds_gangs=raw.get("gangs") == "auto",
         sidecar=None if "sidecar" not in raw else raw["sidecar"] != "off",
+        classes=_classes(raw["priorityClasses"]) if "priorityClasses" in raw else None,
     )
 
 

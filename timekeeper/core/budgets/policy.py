@@ -82,6 +82,9 @@ class Budget:
     protect: Protection | None = None  # which pods keep class and cards when the budget is spent
     # auto: the pods of a parallel Job and its like start together, by the fields of these
     gangs: str = "annotated"
+    in_budget_class: str = ""  # "": the group's, else the cluster's; so are the next two
+    over_budget_class: str = ""
+    keeps_classes: bool = False
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
@@ -92,6 +95,7 @@ class BudgetSettings:
     weights: tuple[tuple[str, int], ...] = ()  # (model, thousandths)
     in_budget_class: str = "gpu-default-priority"  # priority class of pods admitted in budget
     over_budget_class: str = "gpu-lower-priority"  # priority class of pods admitted over budget
+    keeps_classes: bool = False  # pods keep their user's class, and get none
     mode: Mode = "enforce"
     placement: str = "on"  # off: pods keep their scheduler, and get no cards of Bursar
     whole_cards: str = (
@@ -137,6 +141,16 @@ class BudgetSettings:
     def device_models(self) -> dict[str, str]:
         """The model of each resource that `devices` makes an accelerator."""
         return {name: model for name, model in self.devices if model != NO_DEVICE and may_be_device(name)}
+
+    def classes_of(self, budget: Budget, group: Budget | None) -> tuple[str, str, bool]:
+        """The priority classes of pods in and over budget, and whether pods keep their user's, up to the
+        first: by the namespace's entry, else its group's, else here."""
+        entries = (budget, group) if group is not None else (budget,)
+        within = next(filter(None, (entry.in_budget_class for entry in entries)), self.in_budget_class)
+        lower = next(filter(None, (entry.over_budget_class for entry in entries)), self.over_budget_class)
+        said = (e for e in entries if e.keeps_classes or e.in_budget_class or e.over_budget_class)
+        keeps = next(said, self).keeps_classes
+        return within, within if keeps else lower, keeps
 
 
 NO_DEVICE = "none"  # in `devices`: the resource is no accelerator's

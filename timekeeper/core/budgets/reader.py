@@ -181,6 +181,7 @@ def _check_key(key: str) -> None:
 
 
 SPLIT = "split"
+CLASSES, KEEP = "priorityClasses", "keep"
 _PRICES = "prices"  # becomes the attributes price and later_prices
 
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -287,11 +288,13 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
-    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", SPLIT, PROTECT), mistakes)
+    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, PROTECT), mistakes)
     if SPLIT in fields:
         values["split"] = _split(fields[SPLIT], mistakes)
     if PROTECT in fields:
         values["protect"] = read_protection(fields[PROTECT], mistakes)
+    if CLASSES in fields:
+        values |= _classes(fields[CLASSES], mistakes)
     if "gpuHours" not in fields and not any(
         meant_field(field, ("gpuHours",)) for field in list(fields)[:MAX_ERRORS]
     ):
@@ -319,7 +322,7 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
     values = _read_fields(
         fields,
         _SETTING_FIELDS,
-        (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt", RESERVATION, DRIVERS),
+        (*_FIGURE_FIELDS, CLASSES, "rules", "exempt", RESERVATION, DRIVERS),
         mistakes,
     )
     values |= _admission(fields, lenient, mistakes)
@@ -336,8 +339,8 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
         )
     if DRIVERS in fields:
         values["drivers"] = read_drivers(fields[DRIVERS], mistakes)
-    if "priorityClasses" in fields:
-        values |= _classes(fields["priorityClasses"], mistakes)
+    if CLASSES in fields:
+        values |= _classes(fields[CLASSES], mistakes)
     return None if mistakes.found else BudgetSettings(**_with_prices(values), ended=tuple(ended.values()))
 
 
@@ -377,14 +380,17 @@ def _rule_mode(rule: str, node: yaml.Node, lenient: bool) -> str:
 
 def _classes(node: yaml.Node, mistakes: Mistakes) -> dict[str, Any]:
     known = {"inBudget": "in_budget_class", "overBudget": "over_budget_class"}
+    if getattr(node, "value", "") == KEEP:
+        return {"keeps_classes": True}
     classes = {}
-    for name, value in (mistakes.tried(pairs_of, node, "priorityClasses") or {}).items():
-        field = f"priorityClasses.{name}"
+    for name, value in (mistakes.tried(pairs_of, node, CLASSES) or {}).items():
+        field = f"{CLASSES}.{name}"
         if name in known:
             classes[known[name]] = mistakes.tried(value_of, value, field, scalars.name)
         else:
             mistakes.found.append(unknown_field(line_of(value), field, name, tuple(known)))
-    return classes
+    named = {attribute: name for attribute, name in classes.items() if name != KEEP}
+    return named if named == classes else {**named, "keeps_classes": True}
 
 
 def _read_fields(
@@ -410,4 +416,4 @@ def _home_of(field: str) -> str:
     """The entries that have this field; "" if none has."""
     if field in (*_BUDGET_FIELDS, PROTECT):
         return "budgets"
-    return policy.SETTINGS if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses", DRIVERS) else ""
+    return policy.SETTINGS if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, DRIVERS) else ""

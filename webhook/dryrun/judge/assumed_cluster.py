@@ -120,16 +120,13 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
     """The table of standings for these budgets while nothing is used."""
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
-    own = {
-        name: _entry(budget, settings, reading.budgets)
-        for name, budget in reading.budgets.items()
-        if not name.startswith("_")
-    }
+    budgets = reading.budgets
+    own = {name: _entry(own, budgets, settings) for name, own in budgets.items() if not name.startswith("_")}
     return StandingsTable(
         etag="",
         generated_ms=0,
         settings=_settings(settings),
-        default=_entry(default or UNLIMITED, settings, reading.budgets),
+        default=_entry(default or UNLIMITED, budgets, settings),
         namespaces=own,
         read_ms=0,
         confirmed_ms=0,
@@ -154,8 +151,9 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
     )
 
 
-def _entry(budget: Budget, settings: BudgetSettings, budgets: Mapping[str, Budget]) -> StandingsEntry:
-    group = budgets.get(group_key(budget.group), UNLIMITED) if budget.group else UNLIMITED
+def _entry(budget: Budget, budgets: Mapping[str, Budget], settings: BudgetSettings) -> StandingsEntry:
+    group = budgets.get(group_key(budget.group)) if budget.group else None
+    within, lower, keeps = settings.classes_of(budget, group)
     standing = Standing(
         "UNLIMITED" if budget.amount is None else "IN_BUDGET",
         on_exhausted=budget.on_exhausted,
@@ -171,11 +169,12 @@ def _entry(budget: Budget, settings: BudgetSettings, budgets: Mapping[str, Budge
         reserves_declared=budget.reserve == "declared",
         requires_duration=budget.require_duration,
         host_share_milli=budget.host_share_milli,
-        caps=Caps(_cap(budget), budget.group, _cap(group)),
+        caps=Caps(_cap(budget), budget.group, _cap(group or UNLIMITED)),
         places=places(budget, settings),
         takes_whole_cards=takes_whole_cards(budget, settings),
         finds_gangs=budget.gangs == "auto" and places(budget, settings),
         sidecar=budget.sidecar == "on" if budget.sidecar else None,
+        classes=(PriorityClass(within, None), PriorityClass(lower, None), keeps),
     )
 
 

@@ -148,10 +148,10 @@ def without_marks(pod: Json, policy: AdmissionPolicy) -> Json:
 
 def _given_fields(pod: Json, policy: AdmissionPolicy) -> tuple[str, ...]:
     """The fields of the spec that a scheduler and Bursar gave it: the node, and the class of the recorded
-    standing and hold. Another class is its user's."""
+    standing and hold. Another class is its user's, and so is any where they keep theirs."""
     spec, recorded = pod["spec"], annotations_of(pod).get(names.STANDING)
     node = ("nodeName",) if is_export(pod, policy) else ()
-    if recorded not in WORDS:
+    if recorded not in WORDS or policy.keeps_classes:
         return node
     given = policy.class_of(class_status(recorded, marks.recorded_hold(pod)))
     return (*node, *_OF_CLASS) if spec.get("priorityClassName") == given.name else node
