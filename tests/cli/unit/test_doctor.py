@@ -1564,3 +1564,96 @@ def test_the_time_zone_is_that_of_an_account_with_a_period() -> None:
     assert _zone({"budgets": [unlimited], "groups": [monthly]}) == "Asia/Tokyo"
     assert _zone({"budgets": [unlimited], "groups": []}) is None
     assert about(replace(SOUND, time_zone=None), "time zone") == []
+
+
+def quota(name: str = "gpus", of: str = "requests.nvidia.com/gpu", **spec: Any) -> dict[str, Any]:
+    """A ResourceQuota of team-a."""
+    return {"metadata": {"name": name, "namespace": "team-a"}, "spec": {"hard": {of: "2"}, **spec}}
+
+
+def scoped(operator: str, *values: str, scope: str = "PriorityClass") -> dict[str, Any]:
+    term = {"scopeName": scope, "operator": operator} | ({"values": list(values)} if values else {})
+    return {"scopeSelector": {"matchExpressions": [term]}}
+
+
+NORMAL, LOWER = "gpu-default-priority", "gpu-lower-priority"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "passing", "named"),
+    [
+        ([quota(**scoped("DoesNotExist"))], f"{NORMAL} or {LOWER}", "gpus"),
+        ([quota(**scoped("In", "batch"))], f"{NORMAL} or {LOWER}", "gpus"),
+        ([quota(of="requests.bursar.dev/gpu-percent", **scoped("In", NORMAL))], LOWER, "gpus"),
+        ([quota(**scoped("NotIn", NORMAL))], NORMAL, "gpus"),
+        ([quota(**scoped("In", "batch")), quota("all")], f"{NORMAL} or {LOWER}", "gpus"),
+        ([quota("a", **scoped("In", NORMAL)), quota("b", **scoped("In", LOWER))], "", ""),
+        ([quota(**scoped("In", "batch", NORMAL, LOWER))], "", ""),
+        ([quota(**scoped("Exists"))], "", ""),
+        ([quota(scopes=["PriorityClass"])], "", ""),
+        ([quota()], "", ""),
+        ([quota(of="pods", **scoped("In", "batch"))], "", ""),
+        ([quota(**scoped("Exists", scope="BestEffort"))], "", ""),
+    ],
+)
+def test_a_quota_that_gpu_pods_pass_by_the_class_that_they_get_is_named(
+    quotas: list[dict[str, Any]], passing: str, named: str
+) -> None:
+    found = [said for said in results(replace(SOUND, quotas=listed(*quotas))) if said.level != "ok"]
+
+    assert [said.sentence for said in found] == (
+        [
+            f"GPU pods of team-a get the class {passing} in mode enforce, and pass the ResourceQuota {named},"
+            " for its scopeSelector leaves the class out"
+        ]
+        if passing
+        else []
+    )
+    if passing:
+        assert found[0].command == (
+            "name the class there, or priorityClasses: keep in the budget's entry"
+            " (docs/governed-pods.md#resourcequotas)"
+        )
+
+
+@pytest.mark.parametrize(
+    ("entries", "passing"),
+    [
+        ({"team-a": "gpuHours: 1\npriorityClasses: keep"}, ""),
+        ({"_defaults": "gpuHours: 1\npriorityClasses: keep"}, ""),
+        ({"team-a": "gpuHours: 1\ngroup: lab", "_group.lab": "gpuHours: 1\npriorityClasses: keep"}, ""),
+        ({"_settings": "timeZone: Asia/Tokyo\npriorityClasses: {inBudget: batch, overBudget: batch}"}, ""),
+        ({"team-a": "gpuHours: 1\npriorityClasses: {inBudget: batch}"}, LOWER),
+    ],
+)
+def test_the_classes_of_the_entry_are_compared_with_its_quotas(entries: dict[str, str], passing: str) -> None:
+    data = {"_settings": "timeZone: Asia/Tokyo", "a": "gpuHours: 1"} | entries
+    made = {"metadata": {"name": "bursar-budgets"}, "data": data}
+    facts = replace(SOUND, budgets=listed(made, configuration(), *WRITTEN))
+
+    found = results(replace(facts, quotas=listed(quota(**scoped("In", "batch")))))
+
+    assert [said.sentence.split(" in mode")[0] for said in found if said.level != "ok"] == (
+        [f"GPU pods of team-a get the class {passing}"] if passing else []
+    )
+
+
+def test_a_pod_that_is_refused_for_want_of_a_quota_of_its_class_is_shown_in_the_api_servers_words() -> None:
+    words = (
+        'pods "w-x" is forbidden: insufficient quota to match these scopes:'
+        " [{PriorityClass In [gpu-default-priority]}]"
+    )
+    events = [
+        {"metadata": {"name": str(number), "namespace": "team-a"}, "message": f"Error creating: {text}"}
+        for number, text in enumerate(("exceeded quota: gpus", words, words))
+    ]
+
+    found = [said for said in results(replace(SOUND, failed_creates=listed(*events))) if said.level != "ok"]
+
+    assert [(said.level, said.sentence) for said in found] == [
+        ("warning", f"refused in team-a: Error creating: {words}")
+    ]
+    exempt = replace(SOUND, exempt=named("team-a"), quotas=listed(quota(**scoped("DoesNotExist"))))
+    assert [said.level for said in results(exempt) if said.level != "ok"] == []
+    away = NotReadable('resourcequotas is forbidden: User "bo" cannot list')
+    assert [said.level for said in results(replace(SOUND, quotas=away)) if said.level != "ok"] == ["unknown"]

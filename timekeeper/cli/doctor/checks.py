@@ -38,7 +38,7 @@ from timekeeper.cli.doctor.node_checks import (
     runtimes,
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
-from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, users
+from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, quotas, users
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, queued_cards, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
@@ -333,6 +333,7 @@ CHECKS: tuple[Check, ...] = (
     refusals,
     users,
     limits,
+    quotas,
     placement,
     queued_cards,
     taints,

@@ -87,6 +87,8 @@ class Facts:
     device_resources: Any = ""  # what ``resource.k8s.io`` serves, a row each: kubectl's table
     scheduler_role: Any = None  # the ClusterRole of kube-schedulers
     limit_ranges: Any = None  # of all namespaces
+    quotas: Any = None  # likewise the ResourceQuotas
+    failed_creates: Any = None  # Events of controllers whose objects are refused
     followers: Any = ()  # `Follower` of webhook and agents
 
 
@@ -123,6 +125,8 @@ def _facts(options: Options, say: Say) -> Facts:
         runtime_classes=read("runtimeclasses"),
         scheduler_role=read("clusterrole", "system:kube-scheduler"),
         limit_ranges=read("limitranges", "--all-namespaces"),
+        quotas=read("resourcequotas", "--all-namespaces"),
+        failed_creates=read("events", "--all-namespaces", "--field-selector=reason=FailedCreate"),
         followers=_or_reason(lambda: read_followers(options, say)),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=ledger.time_zone,

@@ -24,13 +24,13 @@ def refusals(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.makers, NotReadable):
         yield unknown(_SUBJECT, facts.makers)
         return
-    left_out = set(_left_out(facts))
+    excluded = set(left_out(facts))
     broken: dict[str, dict[str, set[str]]] = {}
     gives = gives_whole_cards(facts)
     for workload in items(facts.makers):
         namespace = str(workload["metadata"].get("namespace", ""))
         rules = set(_rules(workload, namespace, gives(namespace)))
-        if rules and namespace not in left_out:
+        if rules and namespace not in excluded:
             name = f"{workload['kind']} {workload['metadata']['name']}"
             broken.setdefault(namespace, {})[name] = rules
     modes: Mapping[str, str] = {} if isinstance(facts.modes, NotReadable) else mapping(facts.modes)
@@ -43,7 +43,7 @@ def refusals(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult(level, _SUBJECT, sentence, "bursar-webhook audit (docs/review.md)")
 
 
-def _left_out(facts: Facts) -> Iterator[str]:
+def left_out(facts: Facts) -> Iterator[str]:
     """The namespaces that admission excludes: by their name, the installation's values, or a label."""
     yield from names.SYSTEM_NAMESPACES
     if not isinstance(facts.exempt, NotReadable):

@@ -1,7 +1,8 @@
 """What keeps GPU pods from starting though every role runs, and what webhook and agents say of what they
 follow."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from timekeeper.cli.doctor.accelerator_checks import parsed_entries
 from timekeeper.cli.doctor.facts import (
@@ -11,16 +12,21 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     named,
+    read_entries,
     unknown,
     upgrading,
 )
-from timekeeper.core.accelerators import is_extended
+from timekeeper.cli.doctor.refusal_checks import left_out
+from timekeeper.core.accelerators import accelerator_of, is_extended
+from timekeeper.core.budgets.policy import DEFAULTS, UNLIMITED, BudgetSettings, group_key
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.names import AGENTS_NAMESPACE
 from timekeeper.core.quantity import integral
 
 _NEW, _FOLLOWED = "new pods", "watches"
+_QUOTAS, _LACKING = "docs/governed-pods.md#resourcequotas", "insufficient quota to match these scopes"
 
 
 def users(facts: Facts) -> Iterator[CheckResult]:
@@ -62,6 +68,61 @@ def limits(facts: Facts) -> Iterator[CheckResult]:
 def _devices(limit: Json, field: str) -> str:
     amounts = mapping(limit.get(field)).items()
     return some_of(f"{amount} {name}" for name, amount in amounts if is_extended(name) and integral(amount))
+
+
+def quotas(facts: Facts) -> Iterator[CheckResult]:
+    """No ResourceQuota leaves out the classes that Bursar gives GPU pods, and none of a class is lacking."""
+    for listed in (facts.quotas, facts.failed_creates):
+        if isinstance(listed, NotReadable):
+            yield unknown(_NEW, listed)
+    if isinstance(facts.budgets, NotReadable) or isinstance(facts.quotas, NotReadable):
+        return
+    excluded = {*left_out(facts)}
+    read, by_namespace = read_entries(facts.budgets), defaultdict[str, dict[str, list[Json]]](dict)
+    for quota in items(facts.quotas):
+        spec, terms = mapping(quota.get("spec")), _by_class(mapping(quota.get("spec")))
+        namespace, name = (str(quota["metadata"][key]) for key in ("namespace", "name"))
+        limits = [str(limit).removeprefix("requests.") for limit in mapping(spec.get("hard"))]
+        has_gpus = any(GPU_RESOURCE_PATTERN.match(limit) or accelerator_of(limit) for limit in limits)
+        if terms and has_gpus and namespace not in excluded:
+            by_namespace[namespace][name] = terms
+    for namespace, scoped in by_namespace.items():
+        budget = read.budgets.get(namespace) or read.budgets.get(DEFAULTS, UNLIMITED)
+        group = read.budgets.get(group_key(budget.group))
+        *classes, keeps = (read.settings or BudgetSettings()).classes_of(budget, group)
+        passing = [name for name in classes if not any(_counts(terms, name) for terms in scoped.values())]
+        if passing and not keeps:
+            sentence = (
+                f"GPU pods of {namespace} get the class {' or '.join(passing)} in mode enforce, and pass the"
+                f" ResourceQuota {some_of(scoped)}, for its scopeSelector leaves the class out"
+            )
+            cure = "name the class there, or priorityClasses: keep in the budget's entry"
+            yield CheckResult("warning", _NEW, sentence, f"{cure} ({_QUOTAS})")
+    refused = [] if isinstance(facts.failed_creates, NotReadable) else items(facts.failed_creates)
+    said = ((str(event["metadata"]["namespace"]), str(event.get("message"))) for event in refused)
+    for namespace, message in {where: text for where, text in said if _LACKING in text}.items():
+        sentence, cure = f"refused in {namespace}: {message}", f"a quota of the class ({_QUOTAS})"
+        yield CheckResult("warning", _NEW, sentence, cure)
+
+
+def _by_class(spec: Json) -> list[Json]:
+    """The terms of a ResourceQuota on PriorityClass."""
+    terms = [{"scopeName": scope, "operator": "Exists"} for scope in sequence(spec.get("scopes"))]
+    terms += [
+        dict(mapping(term)) for term in sequence(mapping(spec.get("scopeSelector")).get("matchExpressions"))
+    ]
+    return [term for term in terms if term["scopeName"] == "PriorityClass"]
+
+
+def _counts(terms: Iterable[Json], name: str) -> bool:
+    """Whether all terms match pods of this class."""
+    words = {"In": True, "NotIn": False}
+    return all(
+        (name in sequence(term.get("values"))) is words[term["operator"]]
+        if term["operator"] in words
+        else term["operator"] == "Exists"
+        for term in terms
+    )
 
 
 def families(facts: Facts) -> Iterator[CheckResult]:
