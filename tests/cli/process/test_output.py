@@ -76,7 +76,7 @@ HELD = {
 }
 DECISION = {
     **{"last": 0, "namespace": "team-a", "pod": "p", "generateName": "", "owner": "", "kind": "placed"},
-    **{"count": 1, "sentence": "Placed."},
+    **{"id": 1, "count": 1, "sentence": "Placed."},
 }
 WOULD = {
     **{"week": "2026-W47", "namespace": "team-a", "rule": "", "pod": "p", "sentence": "", "pods": 1, "of": 2},

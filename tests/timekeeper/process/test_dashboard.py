@@ -28,8 +28,11 @@ from timekeeper.api.sheets import BUDGETS as BUDGET_SHEET
 from timekeeper.api.sheets import DECISIONS, HELD, NODE_CHARGES, WAITING
 from timekeeper.api.sheets.sheet import Sheet
 from timekeeper.core.budgets.modes import EFFECTS
+from timekeeper.core.decisions import HELD as HELD_KIND
+from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
+from timekeeper.store import decisions
 from timekeeper.store.engine.schema import ENTRY_ERRORS, PULSE, SESSIONS
 
 PAGES = (
@@ -809,3 +812,32 @@ def test_a_page_for_which_too_much_is_in_work_says_when_to_come_again(dashboards
 
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
     assert "too many large answers" in answer.text
+
+
+def test_the_runs_of_a_cron_job_that_were_held_are_one_row_that_leads_to_it(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    runs = [
+        DecisionRun(
+            Decision(
+                at_ms=T0 + minute,
+                kind=HELD_KIND,
+                reason="OverBudget",
+                namespace="team-a",
+                owner=f"Job/nightly-2992032{minute}",
+                name=f"nightly-2992032{minute}-x",
+                uid=f"uid-{minute}",
+            ),
+            1,
+            T0 + minute,
+        )
+        for minute in range(3)
+    ]
+    with dashboards.books.store.writing() as connection:
+        decisions.record(connection, "webhook", runs)
+
+    for path in ("/decisions?namespace=team-a", "/namespaces/team-a"):
+        text = visitor.get(path, base_url=URL).text
+        assert '<a href="/pods/team-a/CronJob/nightly">CronJob/nightly</a>' in text
+        assert "nightly-2992032" not in text

@@ -724,3 +724,44 @@ def test_what_a_group_passes_on_is_told_apart_from_what_its_namespace_has() -> N
     assert texts.received(4 * hour, 2 * hour + 1, 0).startswith(
         "4 GPU-hours of this period: 1.9999999997 by its own budget and grants, and 2.0000000003 that its"
     )
+
+
+def of_run(owner: str, pod: str, number: int, **changed: Any) -> Json:
+    """A decision as ``GET /v1/decisions`` gives it."""
+    return {
+        **{
+            "id": number,
+            "namespace": "team-a",
+            "owner": owner,
+            "pod": pod,
+            "generateName": "",
+            "kind": "held",
+        },
+        **{"last": MIDNIGHT - number * 60_000, "count": 1, "sentence": "Held for its budget."},
+        **changed,
+    }
+
+
+def test_the_runs_of_a_cron_job_are_one_row_where_the_same_was_decided() -> None:
+    made = [
+        of_run("Job/nightly-29920323", "nightly-29920323-x", 1),
+        of_run("Job/other", "other-x", 2),
+        of_run("Job/nightly-29920322", "nightly-29920322-x", 3, count=2),
+        of_run("Job/nightly-29920322", "nightly-29920322-x", 4, kind="released", sentence="Released."),
+        of_run("Job/nightly-29920321", "nightly-29920321-x", 5),
+        of_run("Job/nightly-29920321", "nightly-29920321-x", 6, namespace="team-b"),
+        of_run("Job/nightly-20261101", "by-hand-x", 7),
+        of_run("", "alone", 8),
+    ]
+
+    rows = cells(decisions.DECISIONS, {"decisions": made})
+
+    assert [(row["namespace"], row["subject"], row["kind"], row["count"]) for row in rows] == [
+        ("team-a", "CronJob/nightly", "held", 4),
+        ("team-a", "other-x", "held", 1),
+        ("team-a", "nightly-29920322-x", "released", 1),
+        ("team-b", "nightly-29920321-x", "held", 1),
+        ("team-a", "by-hand-x", "held", 1),
+        ("team-a", "alone", "held", 1),
+    ]
+    assert rows[0]["when"] == cells(decisions.DECISIONS, {"decisions": made[:1]})[0]["when"]

@@ -158,7 +158,7 @@ def decisions(visit: Visit) -> PageContent:
     answer = visit.api.get("/v1/decisions", limit=_DECISION_ROWS, after=visit.text("after"), **query)
     older = visit.link(after=answer["next"]) if answer["next"] else None
     newest = visit.link(after=None) if visit.text("after") else None
-    values = {"rows": answer["decisions"], "older": older, "newest": newest, "kinds": KINDS}
+    values = {"answer": answer, "older": older, "newest": newest, "kinds": KINDS}
     return PageContent("decisions.html", {**values, "filters": asked})
 
 
