@@ -602,7 +602,11 @@ def test_a_pod_that_went_before_its_session_opened_is_charged_by_the_mode_of_its
 
 def test_nothing_is_said_of_the_admission_of_a_pod_that_no_budget_limited(town: Town) -> None:
     """A pod from before Bursar was installed has no standing; of a namespace with a budget that says so."""
-    opened(town, gpu_pod("old", started_ms=T0, standing=""), mode="enforce")
+    old = gpu_pod("old", started_ms=T0, standing="")
+    town.begin(
+        ("configmaps", budgets(_defaults="gpuHours: unlimited")), ("nodes", node(cards=2)), ("pods", old)
+    )
+    town.tick()
 
     (found,) = town.get("/v1/sessions").get_json()["sessions"]
 
