@@ -60,6 +60,12 @@ spec:
       containers:
         - {name: main, image: train, resources: {limits: {bursar.dev/gpu-percent: "100"}}}
 """
+CAPPED = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: bursar-budgets, namespace: bursar-system}
+data:
+  speech: "gpuHours: 2000\\nmaxGPUsPerPod: 0.5"
+"""
 _KUBECTL = f"""#!/bin/sh
 here=$(dirname "$0")
 case "$1 $2" in
@@ -94,11 +100,12 @@ class _Denied(set[tuple[str, str, str, str]]):
 
 @contextmanager
 def played(folder: Path, port: int = 0) -> Iterator[str]:
-    """The stage on loopback while the context lasts, and below this folder ca.crt, evening.yaml and
-    for each person a folder with kubectl and token; gives the address."""
+    """The stage on loopback while the context lasts, and below this folder ca.crt, evening.yaml,
+    capped.yaml and for each person a folder with kubectl and token; gives the address."""
     tls = Tls(folder)
     (folder / "peers").mkdir()
-    (folder / "evening.yaml").write_text(EVENING)
+    for name, text in (("evening.yaml", EVENING), ("capped.yaml", CAPPED)):
+        (folder / name).write_text(text)
     with stage(folder) as made, closing(Town(folder / "peers")) as town:
         made.app = _app(made, town)
         with made.served(tls.server(), port) as url:

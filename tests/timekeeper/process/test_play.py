@@ -50,6 +50,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("member", "usage --from 7d", 0, ["250.00"]),
         ("member", BY_DAY, 0, ["128.00", "64.00"]),
         ("member", "grant speech 5 --reason evicted", 1, ["bursar-admin"]),
+        ("administrator", "map", 0, ["gpu-11", "closed: draining"]),
+        ("administrator", "waiting -A", 0,
+         ["train-9", "2h0m", "not enough free GPUs (2 needed) (12 of 12 nodes)"]),
+        ("administrator", "would -A", 0, ["refused    host-pid   1 of 2"]),
+        ("administrator", "check evening.yaml --budgets capped.yaml -n speech", 1, ["(maxGPUsPerPod)"]),
+        ("administrator", "check evening.yaml -n speech", 0,
+         ["1 admitted", "The budgets are not known here"]),
+        ("administrator", "budget -A", 0, ["sandbox", "UNLIMITED", "75.00"]),
     ],
 )  # fmt: skip
 def test_what_is_typed_has_the_answer(
@@ -71,8 +79,8 @@ def test_what_is_typed_has_the_answer(
     assert (done.returncode, [answer for answer in answers if answer not in said]) == (code, []), said
 
 
-def test_there_are_five_tasks_for_each_of_three_people() -> None:
+def test_there_are_five_tasks_for_each_of_four_people() -> None:
     text = (ROOT / "tests" / "timekeeper" / "tasks.md").read_text()
 
     rows = [part.count("\n| ") - 1 for part in text.split("\n## ")[1:]]
-    assert rows == [5, 5, 5]
+    assert rows == [5, 5, 5, 5]
