@@ -114,11 +114,11 @@ def _whole(found: re.Match[str]) -> str:
 
 
 def _managed() -> str:
-    """A comment stands above the resources that nodes do not advertise."""
+    """A comment stands above the resources that kube-scheduler is not to count."""
     lines = []
     for name in MANAGED_RESOURCES:
         ignored = name in UNCOUNTED_RESOURCES
-        lines += ["# nodes do not advertise this resource\n"] if ignored else []
+        lines += ["# the extender counts it\n"] if ignored else []
         lines.append(f"- {{name: {name}, ignoredByScheduler: {str(ignored).lower()}}}\n")
     return "".join(lines)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from deploy.local.kwok_stages import FAKE_NODE
 from deploy.local.tools import KUBERNETES
+from sidecar.node.state.node_patch import OF_A_CARD
 
 # A namespace of our own for name-based UUIDs, so that a node's cards have the same UUIDs in every run.
 _CARDS = uuid.UUID("6f3c0ad4-6a0c-5d0e-9d3a-2f1f0a6c9b11")
@@ -41,7 +42,8 @@ def inventory(node: str, cards: int, memory_mib: int, model: str) -> str:
 
 def our_capacity(cards: int, memory_mib: int) -> dict[str, str]:
     """The capacity that our node agent writes: 100 percent per card, and the cards' MiB in total."""
-    return {"bursar.dev/gpu-percent": str(100 * cards), "bursar.dev/gpu-memory": str(cards * memory_mib)}
+    counted = {name: str(number * cards) for name, number in OF_A_CARD.items()}
+    return {**counted, "bursar.dev/gpu-memory": str(cards * memory_mib)}
 
 
 def tencent_capacity(cards: int, memory_mib: int) -> dict[str, str]:

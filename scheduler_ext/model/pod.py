@@ -468,7 +468,7 @@ def _amounts(listed: Sequence[Container], request: GPURequest) -> Amounts:
     dialect = BY_NAME[request.dialect]
     families = tuple(name for name in dialect.by_plugin if name.endswith("-"))
     of_families = {name: None for each in listed for name in each.limits if name.startswith(families)}
-    resources = (*dialect.resources, *dialect.shared, *of_families)
+    resources = (*dialect.resources, *dialect.node_resources, *dialect.shared, *of_families)
     counted = [name for name in resources if name not in dialect.ignored_by_scheduler]
     amounts = {
         name: [(each.init, integral(each.limits.get(name)) or 0) for each in listed] for name in counted

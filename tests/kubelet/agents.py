@@ -13,6 +13,7 @@ from pathlib import Path
 from deploy import rendered
 from deploy.local.cleanup import FOLDER
 from deploy.local.real_node import CDI, NRI
+from sidecar.node.state.node_patch import OURS
 from tests.deploy.reading import loaded, the
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World, advertise
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library, describe
@@ -67,7 +68,7 @@ def strip(world: World) -> None:
     path = f"/api/v1/nodes/{NODE}"
     nothing = {f"bursar.dev/{name}": None for name in ("inventory", "holders")}
     world.stack.cp.api.call("PATCH", path, {"metadata": {"annotations": nothing}}, content_type=merge)
-    amounts = {f"bursar.dev/{name}": None for name in ("gpu-percent", "gpu-memory")}
+    amounts = dict.fromkeys(OURS)
     body = {"status": {"capacity": amounts, "allocatable": amounts}}
     world.stack.cp.api.call("PATCH", f"{path}/status", body, content_type=merge)
 

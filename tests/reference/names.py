@@ -9,6 +9,7 @@ from timekeeper.core.object_names import GATE_NAMES, OBJECT_NAMES
 
 _NOTES = {
     names.GPU_PERCENT: "requests.md",
+    names.CARD_MILLIONTHS: "cluster-autoscaler.md#what-is-added-up",
     names.IDLE: "node-agent.md#idle-pods",
     names.WANTS_SIDECAR: "governed-pods.md#the-sidecar",
     names.BUDGETS_LABEL: "budget-settings.md",

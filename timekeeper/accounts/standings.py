@@ -237,6 +237,7 @@ def _settings(settings: BudgetSettings, classes: Classes, card_host: CardHost | 
             "cpuMilli": card_host.cpu_milli,
             "memoryBytes": card_host.memory_bytes,
             "leastCardMib": card_host.least_card_mib,
+            "mostCardMib": card_host.most_card_mib,
             "timesMilli": settings.host_share_milli,
         }
     return shown

@@ -29,6 +29,8 @@ GPU_COUNT = "bursar.dev/gpu-count"
 # "1" in one container of a pod whose request is in annotations or labels: kube-scheduler ignores it, and
 # calls the extender for pods that have it
 GPU_PLACEMENT = "bursar.dev/gpu-placement"
+# what a container takes of the memory of its node's cards, in millionths of a card: for who calls no extender
+CARD_MILLIONTHS = "cards.bursar.dev/millionths"
 
 # pod annotations that a user may write
 POLICY = "bursar.dev/policy"

@@ -100,6 +100,11 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "webhook",
         "makes kube-scheduler call the extender for a request in annotations or labels",
     ),
+    names.CARD_MILLIONTHS: ObjectName(
+        "resource",
+        "webhook",
+        "memory that it takes, in millionths of a card, for who calls no extender",
+    ),
     names.GANG_KEY: ObjectName("annotation", "webhook", "what tells its gang from others of the namespace"),
     names.GANG_STARTED: ObjectName(
         "annotation", "Binding", "when enough pods of its gang had a node; one of them has it at least"

@@ -184,7 +184,9 @@ def card_host(settings: Json) -> CardHost | None:
     raw = settings.get("host")
     if raw is None:
         return None
-    return CardHost(*(whole_number(raw.get(name)) for name in ("cpuMilli", "memoryBytes", "leastCardMib")))
+    said = {"mostCardMib": 0, **raw}  # releases before did not say that
+    fields = ("cpuMilli", "memoryBytes", "leastCardMib", "mostCardMib")
+    return CardHost(*(whole_number(said.get(name)) for name in fields))
 
 
 def driver_rules(settings: Json) -> tuple[DriverRule, ...]:

@@ -93,6 +93,7 @@ class HostWire(TypedDict):
     cpuMilli: int
     memoryBytes: int
     leastCardMib: int  # memory of the cluster's smallest card
+    mostCardMib: int  # of the largest on nodes for fractions; 0: `names.CARD_MILLIONTHS` is not used
     timesMilli: int  # how many times its part a pod may request, in thousandths
 
 

@@ -23,8 +23,11 @@ INVENTORY = "bursar.dev/inventory"
 HOLDERS = "bursar.dev/holders"
 GPU_PERCENT = "bursar.dev/gpu-percent"
 GPU_MEMORY = "bursar.dev/gpu-memory"
-OURS = (GPU_PERCENT, GPU_MEMORY)
-PERCENT_OF_A_CARD = 100
+GPU_COUNT = "bursar.dev/gpu-count"
+CARD_MILLIONTHS = "cards.bursar.dev/millionths"
+OURS = (GPU_PERCENT, GPU_MEMORY, GPU_COUNT, CARD_MILLIONTHS)
+# of each card; as many pods may name one by number as a node can have
+OF_A_CARD = {GPU_PERCENT: 100, GPU_COUNT: 1_000, CARD_MILLIONTHS: 1_000_000}
 # The prefix makes Cluster Autoscaler expect that the taint goes away.
 STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/bursar"
 # resources of other vendors' GPU plugins, as in timekeeper.core.dialects, and the names of NVIDIA's in
@@ -156,10 +159,8 @@ def _amounts(node: NodeState, wanted: DesiredNode) -> dict[str, int | None]:
         return {} if wanted.held else dict.fromkeys(OURS)
     if not wanted.cards:
         return {}
-    amounts = {
-        GPU_PERCENT: PERCENT_OF_A_CARD * len(wanted.cards),
-        GPU_MEMORY: sum(card.memory_mib for card in wanted.cards),
-    }
+    amounts = {name: number * len(wanted.cards) for name, number in OF_A_CARD.items()}
+    amounts[GPU_MEMORY] = sum(card.memory_mib for card in wanted.cards)
     if not wanted.held:
         return dict(amounts)
     now = {name: amount(text) or 0 for name, text in node.capacity}

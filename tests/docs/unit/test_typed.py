@@ -42,7 +42,10 @@ TYPED = {
         "kubectl bursar usage": "cli/cluster/test_cli.py",
         "get gpubudgets": "cli/cluster/test_cli.py",
     },
-    "docs/cluster-autoscaler.md": {"startup-taint.yaml": "docs/cluster/test_commands.py"},
+    "docs/cluster-autoscaler.md": {
+        "startup-taint.yaml": "docs/cluster/test_commands.py",
+        "custom-columns": "webhook/cluster/test_autoscaler_sums.py",
+    },
     "docs/dashboard.md": {
         "kubectl bursar dashboard": "cli/cluster/test_cli.py",
         "kubectl create token": "docs/cluster/test_commands.py",

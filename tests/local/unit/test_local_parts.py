@@ -89,7 +89,12 @@ def test_a_node_advertises_one_familys_resources_or_those_it_is_given() -> None:
         assert status["capacity"] == status["allocatable"]
         return {name: amount for name, amount in status["capacity"].items() if "/" in name}
 
-    ours = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "16384"}
+    ours = {
+        "bursar.dev/gpu-percent": "200",
+        "bursar.dev/gpu-memory": "16384",
+        "bursar.dev/gpu-count": "2000",
+        "cards.bursar.dev/millionths": "2000000",
+    }
     tencent = {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "64"}
     assert advertised(None) == ours
     assert advertised(tencent_capacity(2, 8_192)) == tencent

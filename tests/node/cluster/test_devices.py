@@ -11,7 +11,7 @@ import pytest
 
 from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import AGENTS
-from tests.node.cluster.test_on_api_server import Agent, World, world
+from tests.node.cluster.test_on_api_server import CAPACITY, Agent, World, world
 from tests.node.podresources_server import serving
 from tests.sidecar.worlds import ROOT
 from tests.support.waiting import eventually
@@ -146,7 +146,7 @@ def test_cards_of_another_vendor_are_advertised_with_health_and_use(world: World
     with Acme(world, package, "acme") as acme:
         agent = acme.agent
         eventually(lambda: agent.healthy() == {"A-0": True, "A-1": True})
-        assert agent.capacity() == {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "65536"}
+        assert agent.capacity() == CAPACITY | {"bursar.dev/gpu-memory": "65536"}
         used = re.compile(r'^DCGM_FI_DEV_GPU_UTIL\{gpu="0",UUID="A-0",.*\} 70$', re.MULTILINE)
         eventually(lambda: used.search(agent.metrics()))
 
@@ -224,7 +224,7 @@ def test_a_reader_without_names_of_its_vendor_is_read_all_the_same(world: World,
     world.make_node("acme-plain", capacity={"acme.example/card": "2"})
     with Acme(world, package, "acme-plain", devices="plain") as acme:
         eventually(lambda: acme.agent.healthy() == {"A-0": True, "A-1": True})
-        assert acme.agent.capacity() == {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "65536"}
+        assert acme.agent.capacity() == CAPACITY | {"bursar.dev/gpu-memory": "65536"}
 
 
 @pytest.mark.parametrize(

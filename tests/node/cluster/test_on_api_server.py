@@ -37,7 +37,12 @@ MERGE = "application/merge-patch+json"
 ACCOUNT = "bursar-node"
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"
 LOST = TWO + "fail nvmlDeviceGetMemoryInfo_v2 GPU_IS_LOST GPU-a\n"
-CAPACITY = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "163840"}
+CAPACITY = {
+    "bursar.dev/gpu-percent": "200",
+    "bursar.dev/gpu-memory": "163840",
+    "bursar.dev/gpu-count": "2k",
+    "cards.bursar.dev/millionths": "2M",
+}
 WRITTEN = 'bursar_node_writes_total{result="written"}'
 # Runs the agent with the files that its DaemonSet mounts in the folder that is its first argument.
 AGENT = """
@@ -153,7 +158,7 @@ def test_the_node_in_the_token_counts_whatever_the_body_says(world: World) -> No
         {"status": {"capacity": {"nvidia.com/gpu": "8"}}},
         {"status": {"capacity": {"pods": None}}},
         {"status": {"allocatable": {"memory": "1Gi"}}},
-        {"status": {"allocatable": {"bursar.dev/gpu-count": "1"}}},
+        {"status": {"allocatable": {"bursar.dev/gpu-placement": "1"}}},
         {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "x", "message": "y"}]}},
         {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}},
         {"status": {"nodeInfo": {"bootID": "forged"}}},

@@ -52,7 +52,12 @@ class World:
         return [event for event, _ in self.said]
 
 
-CAPACITY = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+CAPACITY = {
+    "bursar.dev/gpu-percent": "200",
+    "bursar.dev/gpu-memory": str(2 * MEMORY_MIB),
+    "bursar.dev/gpu-count": "2000",
+    "cards.bursar.dev/millionths": "2000000",
+}
 INVENTORY = node_patch.inventory((A, B))
 TAINTED = node(INVENTORY, capacity=CAPACITY, other_taints='[{"key": "other"}]')
 
@@ -312,7 +317,12 @@ def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_
     stands = node(
         node_patch.inventory((A,)),
         None,
-        {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": str(MEMORY_MIB)},
+        {
+            "bursar.dev/gpu-percent": "100",
+            "bursar.dev/gpu-memory": str(MEMORY_MIB),
+            "bursar.dev/gpu-count": "1000",
+            "cards.bursar.dev/millionths": "1000000",
+        },
     )
     world = World(stands)
     for at in range(3):

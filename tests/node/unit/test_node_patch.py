@@ -17,7 +17,12 @@ from timekeeper.core.dialects import GPU_RESOURCE
 from timekeeper.core.request.cards import decode_inventory
 
 A, B = card("GPU-a"), card("GPU-b", index=1)
-TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+TWO_CARDS = {
+    "bursar.dev/gpu-percent": "200",
+    "bursar.dev/gpu-memory": str(2 * MEMORY_MIB),
+    "bursar.dev/gpu-count": "2000",
+    "cards.bursar.dev/millionths": "2000000",
+}
 
 
 def wanted(*cards: NodeCard, held: bool = False, holders: str | None = None) -> DesiredNode:
@@ -69,7 +74,12 @@ def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
     stands = node(
         node_patch.inventory((A, B)),
         None,
-        {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": "160Ki"},
+        TWO_CARDS
+        | {
+            "bursar.dev/gpu-memory": "160Ki",
+            "bursar.dev/gpu-count": "2k",
+            "cards.bursar.dev/millionths": "2M",
+        },
     )
 
     assert change(stands, wanted(A, B)) == {}
@@ -77,8 +87,8 @@ def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
 
 def test_removed_annotations_are_written_again_and_nothing_else() -> None:
     text = node_patch.inventory((A, B))
-    half = {"bursar.dev/gpu-percent": "200"}
     memory = {"bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+    half = {name: amount for name, amount in TWO_CARDS.items() if name not in memory}
 
     assert change(node(None, None, TWO_CARDS), wanted(A, B)) == {
         "metadata": {"annotations": {"bursar.dev/inventory": text}}
@@ -110,6 +120,8 @@ def test_capacity_does_not_shrink_under_pods_and_does_when_they_are_gone() -> No
     assert capacity(change(stands, wanted(A))) == {
         "bursar.dev/gpu-percent": "100",
         "bursar.dev/gpu-memory": str(MEMORY_MIB),
+        "bursar.dev/gpu-count": "1000",
+        "cards.bursar.dev/millionths": "1000000",
     }
 
 
@@ -121,6 +133,16 @@ def test_a_node_of_another_plugin_gets_the_inventory_and_no_capacity_of_ours(
     patch = change(node(None, None, {resource: amount}), wanted(A, B))
 
     assert patch == {"metadata": {"annotations": {"bursar.dev/inventory": node_patch.inventory((A, B))}}}
+
+
+def test_a_node_of_a_former_release_gets_what_it_lacks_also_under_pods() -> None:
+    former = dict(list(TWO_CARDS.items())[:2])
+    stands = node(node_patch.inventory((A, B)), None, former)
+
+    assert capacity(change(stands, wanted(A, B, held=True))) == {
+        "bursar.dev/gpu-count": "2000",
+        "cards.bursar.dev/millionths": "2000000",
+    }
 
 
 def test_where_another_plugin_came_to_a_node_of_ours_our_capacity_goes_with_the_last_pod() -> None:
@@ -148,11 +170,12 @@ def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
-    known = GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(").removesuffix(")")
+    known = GPU_RESOURCE.replace(r"^((cards\.)?bursar\.dev/|", "^(").removesuffix(")")
     (nvidias,) = (row.names for row in ACCELERATORS if row.vendor == "NVIDIA")
     assert rf"{known}|amd\.com/gpu|nvidia\.com/({nvidias})$)" == node_patch.OF_OTHERS.pattern
     assert (node_patch.INVENTORY, node_patch.HOLDERS) == (names.INVENTORY, names.HOLDERS)
-    assert node_patch.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
+    own = (names.GPU_PERCENT, names.GPU_MEMORY, names.GPU_COUNT, names.CARD_MILLIONTHS)
+    assert own == node_patch.OURS
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,25 @@ def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() ->
     )
 
 
+def test_what_pods_take_of_cards_memory_in_one_unit_is_short_as_in_kube_scheduler() -> None:
+    def by_number(name: str, **limits: object) -> Json:
+        raw = asking(container(gpu_count="1"), name=name)
+        raw["spec"]["containers"][0]["resources"]["limits"] |= limits
+        return raw
+
+    unit = {"cards.bursar.dev/millionths": "1M"}
+    advertised = node("n", capacity={"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-count": "1k", **unit})
+    snapshot = rebuilt([advertised], [on(by_number("a", **unit), "n", "GPU-0")])
+
+    assert read(by_number("b", **unit)).request == read(by_number("b")).request
+    assert read(by_number("b", **unit)).amounts == (("cards.bursar.dev/millionths", 1_000_000),)
+    assert dict(snapshot.node("n").left)["cards.bursar.dev/millionths"] == 0
+    assert is_short(snapshot.node("n"), read(by_number("b", **unit)).amounts)
+    known = snapshot.node("n").node_object
+    assert known
+    assert known.fault == "", "a name that it knows"
+
+
 def question_of(raw: Json):  # type: ignore[no-untyped-def]
     pod = read(raw)
     assert pod.request is not None

@@ -62,7 +62,7 @@ BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT, clai
 # that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy. Devices that no dialect
 # reads are in `timekeeper.core.accelerators`: `_settings` says what becomes of their pods.
 GPU_RESOURCE = (
-    r"^(bursar\.dev/"
+    r"^((cards\.)?bursar\.dev/"
     r"|nvidia\.com/(gpu($|s$|\.shared$|[a-z]{2}|[-_.](mem|core))|mig-|vgpu|priority$)"
     r"|(tencent\.com/vcuda|tke\.cloud\.tencent\.com/qgpu)-"
     r"|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/|aliyun\.com/gpu-"

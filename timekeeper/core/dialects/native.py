@@ -2,7 +2,7 @@
 
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
-from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
+from timekeeper.core.names import CARD_MILLIONTHS, GPU_COUNT, GPU_MEMORY, GPU_PERCENT
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
@@ -115,5 +115,6 @@ DIALECT = Dialect(
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     ignored_by_scheduler=(GPU_COUNT,),
+    node_resources=(CARD_MILLIONTHS,),
     counts=(GPU_COUNT,),
 )

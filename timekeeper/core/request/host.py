@@ -138,8 +138,10 @@ def _milli(amounts: Json, resource: str) -> int:
 @dataclass(frozen=True, slots=True)
 class CardHost:
     """How much CPU and memory there is for each card on the nodes with the least of it, and the memory of the
-    cluster's smallest card: `rating.held.card_host`."""
+    cluster's smallest card: `rating.held.card_host`. ``most_card_mib``: of the largest on nodes for
+    fractions; 0 while one of these does not advertise `names.CARD_MILLIONTHS`."""
 
     cpu_milli: int
     memory_bytes: int
     least_card_mib: int
+    most_card_mib: int = 0

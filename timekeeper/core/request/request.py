@@ -329,6 +329,8 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
     known = {name for dialect in dialects for name in (*dialect.resources, *dialect.shared)}
     if any(dialect.needs_placement for dialect in dialects):
         known.add(names.GPU_PLACEMENT)
+    if dialects:
+        known.add(names.CARD_MILLIONTHS)  # which governing writes, or removes
     prefixes = tuple(dialect.prefix for dialect in dialects if dialect.prefix)
     return dialects, any(
         GPU_RESOURCE_PATTERN.match(name)

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from timekeeper.core import names
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
@@ -141,12 +142,19 @@ class KnownNodes(Table[str, KnownNode]):
         """How much CPU and memory there is for each card, computed anew where a node has changed."""
         if self._card_host[0] != self.version:
             known = card_host((each.cards, each.allocatable) for each in self.values())
-            self._card_host = self.version, known
+            self._card_host = self.version, known and replace(known, most_card_mib=self._most_card_mib())
         return self._card_host[1]
+
+    def _most_card_mib(self) -> int:
+        """0 while the agent of some node is of a release that does not advertise what pods would request."""
+        ours = [node for node in self.values() if names.GPU_PERCENT in node.gpus]
+        if any(names.CARD_MILLIONTHS not in node.gpus for node in ours):
+            return 0
+        return max((card.memory_mib for node in ours for card in node.cards), default=0)
 
     def unclassified(self) -> Mapping[str, int]:
         """On how many nodes each resource is of which no table says whether it is an accelerator's."""
         if self._unclassified[0] != self.version:
-            names = chain.from_iterable(node.unclassified for node in self.values())
-            self._unclassified = self.version, Counter(names)
+            resources = chain.from_iterable(node.unclassified for node in self.values())
+            self._unclassified = self.version, Counter(resources)
         return self._unclassified[1]

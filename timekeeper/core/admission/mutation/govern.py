@@ -5,25 +5,27 @@ Governing is a fixed point: for a governed pod with the same standing no operati
 other webhooks are called.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from timekeeper.core import names
 from timekeeper.core.admission import marks
 from timekeeper.core.admission.admission import Admission
 from timekeeper.core.admission.json_patch import Operation, add, escaped, merged, remove
 from timekeeper.core.admission.mutation import mps, sidecar, visible_devices
-from timekeeper.core.admission.pods import annotations_of, sequence_of, variables_of
+from timekeeper.core.admission.mutation.whole_cards import counted_by_kueue
+from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, sequence_of, variables_of
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass
-from timekeeper.core.dialects import BY_NAME, DIALECTS
+from timekeeper.core.dialects import BY_NAME, DIALECTS, native
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
-from timekeeper.core.values import GPURequest
+from timekeeper.core.values import Ask, GPURequest
 from timekeeper.core.wire import HeldFor
 
 _PERCENTAGES = frozenset(each.vgpu.percentage for each in DIALECTS if each.vgpu is not None)
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
+_MILLION, _SMALLEST_MIB = 1_000_000, 4_000  # no card has less memory
 
 
 def govern(pod: Json, admission: Admission) -> list[Operation]:
@@ -43,6 +45,7 @@ def govern(pod: Json, admission: Admission) -> list[Operation]:
         *_priority(pod["spec"], admission.class_given),
         *_scheduler(pod["spec"], admission),
         *_placement(pod["spec"], admission),
+        *_millionths(pod, admission),
         *_toleration(pod["spec"], policy.gpu_node_taint),
         *_containers(pod["spec"], request, policy),
         *_sidecar(pod, request, policy),
@@ -112,6 +115,37 @@ def _placement(spec: Json, admission: Admission) -> list[Operation]:
             if container["name"] == request.asks[0].container:
                 return _resource(container, f"/spec/{field}/{index}", PLACEMENT)
     return []
+
+
+def _millionths(pod: Json, admission: Admission) -> Iterator[Operation]:
+    """What each container takes of cards' memory, whatever words it asks in: without the extender an
+    autoscaler, which simulates nodes, would see nothing of it. A pod that Kueue counts by name gets none."""
+    request, host, most_mib = admission.request, admission.policy.card_host, 0
+    is_ours = admission.scheduler == admission.policy.scheduler_name
+    if host and is_ours and request.dialect == native.DIALECT.name and not counted_by_kueue(pod):
+        most_mib = host.most_card_mib
+    asks = request.asks if most_mib else ()
+    right = {each.container: each.ask.devices * _of_a_card(each.ask, most_mib) for each in asks}
+    for field in CONTAINER_LISTS:
+        for index, container in enumerate(sequence_of(pod["spec"].get(field))):
+            wanted = right.get(container["name"], 0)
+            for member in ("limits", "requests"):
+                present = mapping(mapping(container.get("resources")).get(member))
+                path = f"/spec/{field}/{index}/resources/{member}/{escaped(names.CARD_MILLIONTHS)}"
+                if present and wanted and integral(present.get(names.CARD_MILLIONTHS)) != wanted:
+                    yield add(path, str(wanted))
+                elif names.CARD_MILLIONTHS in present and not wanted:
+                    yield remove(path)
+
+
+def _of_a_card(ask: Ask, most_mib: int) -> int:
+    """In millionths, never more than the extender takes: a kubelet refuses pods above its node's sum. So
+    memory counts by the largest card, and a share is less by the MiB that its memory is rounded by."""
+    if ask.whole:
+        return _MILLION
+    if ask.memory_mib:
+        return min(_MILLION, _MILLION * ask.memory_mib // most_mib)
+    return _MILLION // 1_000 * ask.share_milli - _MILLION // _SMALLEST_MIB
 
 
 def _toleration(spec: Json, taint: str) -> list[Operation]:

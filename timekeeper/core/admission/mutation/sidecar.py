@@ -78,7 +78,7 @@ OWN_USER: Json = {"runAsGroup": NOBODY, "runAsUser": NOBODY}
 
 _STORAGE = "ephemeral-storage"
 _VGPUS = tuple(dialect.vgpu for dialect in DIALECTS if dialect.vgpu is not None)
-_OF_GOVERNING = {names.GPU_PLACEMENT, *(vgpu.percentage for vgpu in _VGPUS)}
+_OF_GOVERNING = {names.GPU_PLACEMENT, names.CARD_MILLIONTHS, *(vgpu.percentage for vgpu in _VGPUS)}
 LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
