@@ -173,7 +173,7 @@ def test_by_the_pages_steps_a_node_of_the_operator_serves_half_a_card_and_goes_b
             limits = dry["spec"]["containers"][0]["resources"]["limits"]
             return [name for name, amount in limits.items() if amount != "0"]
 
-        ours = ["bursar.dev/gpu-percent"]
+        ours = ["bursar.dev/gpu-percent", "cards.bursar.dev/millionths"]
         stack.wait("both workers to know", lambda: all(names == ours for names in at_once(asked)))
         call("POST", path, pod("one-of-ours", {"nvidia.com/gpu": "1"}))
         stack.wait("the other card", lambda: is_bound(stack, f"{path}/one-of-ours"), "extender")

@@ -15,7 +15,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from deploy.local.kwok_nodes import card_uuid, kwok_node
+from deploy.local.kwok_nodes import card_uuid, kwok_node, our_capacity
 from tests.deploy.reading import MANIFESTS, ROOT
 from tests.docs.cluster.test_install import without_waiting
 from tests.docs.shell import console, run
@@ -38,7 +38,7 @@ NODE = {
         "annotations": {names.INVENTORY: "{}", names.HOLDERS: "{}", names.CORDONED_CARDS: "GPU-1"},
     },
 }
-AMOUNTS = {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": "81920"}
+AMOUNTS = our_capacity(1, 81_920)
 STATUS = {"status": {"capacity": {"cpu": "8", **AMOUNTS}, "allocatable": {"cpu": "8", **AMOUNTS}}}
 
 ADMINISTRATOR = ROOT / "deploy" / "samples" / "administrator.yaml"

@@ -80,6 +80,13 @@ def test_every_form_of_a_request_is_also_stored_in_one_unit_and_reads_as_before(
     assert read == replace(before, dialect="bursar")
 
 
+def test_on_a_card_smaller_than_the_largest_an_amount_counts_less_than_it_takes_and_never_more() -> None:
+    """It errs towards *fits*: a kubelet would refuse what is above its node's sum."""
+    full = limits_of(stored(asking(ours(memory=16_000))))[0][NAME]
+
+    assert int(full) == 200_000, "all of a card of 16,000 MiB"
+
+
 def test_each_container_has_its_own_and_those_without_cards_none() -> None:
     after = stored(asking(ours(percent=50), {}, ours(count=1)))
 
