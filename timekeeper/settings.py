@@ -39,7 +39,7 @@ _OF_METER = frozenset(
     (
         *("help", "kubeconfig", "listen", "database", "namespace", "prometheus_url", "prometheus_namespace"),
         *("prometheus_ca", "prometheus_token_file", "retain", "retain_decisions", "retain_use"),
-        *("workers", "log_format"),
+        *("workers", "log_format", "adopt"),
     )
 )
 # Commands that read a whole ledger; see `timekeeper.operations`.
@@ -132,6 +132,9 @@ class TimekeeperSettings:
     )
     kubeconfig: Path | None = flag(path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     namespace: str = flag(nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
+    adopt: str = flag(
+        str, "", "UID of another cluster's namespace kube-system: this one takes over its ledger; empty: none"
+    )
 
     # of single commands
     output: str = choice(("text", "json"), "text", "output format of audit", short="-o")

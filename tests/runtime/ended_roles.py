@@ -18,6 +18,7 @@ from deploy.local.limits import LONGEST_S
 from sidecar import event_loop
 from sidecar.event_loop import End, EventLoop
 from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from timekeeper.process import supervisor
 from timekeeper.serving import gunicorn_app
 from timekeeper.settings import read
@@ -86,7 +87,7 @@ def supervised(prepares: bool) -> Role:
 
 
 def settling(database: str) -> Role:
-    """The settler; its API server does not answer."""
+    """The settler; its API server answers on SQLite alone, where it so knows its cluster and begins."""
 
     def settle_once(folder: Path) -> int:
         url = database.format(folder=folder)
@@ -94,7 +95,12 @@ def settling(database: str) -> Role:
             store = open_store(url)
             upgrade(store)
             store.close()
-        flags = [f"--database={url}", f"--kubeconfig={kubeconfig(folder, 'http://127.0.0.1:1')}"]
+            with serving(FakeApiServer()) as server:
+                return settled(url, folder, server)
+        return settled(url, folder, "http://127.0.0.1:1")
+
+    def settled(url: str, folder: Path, server: str) -> int:
+        flags = [f"--database={url}", f"--kubeconfig={kubeconfig(folder, server)}"]
         return settle(read(["settle", *flags, "--lease-duration=15s"], {}), "me")
 
     return settle_once

@@ -45,7 +45,8 @@ class FakeApiServer(StoredObjects):
         self.patch_answer = 200
         self.deletions: list[Json] = []
         self.budgets: list[Json] = []  # PodDisruptionBudgets, of every namespace
-        self.named: dict[str, Json] = {}  # pods that are found by their names
+        # what is found by its name: pods, and the namespace whose UID is the cluster's
+        self.named: dict[str, Json] = {"kube-system": {"metadata": {"name": "kube-system", "uid": "here"}}}
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         # other calls: method, path and body -> status and answer; None: the call is not answered so
         self.others: Callable[[str, str, Json], tuple[int, Json] | None] = lambda _method, _path, _body: None

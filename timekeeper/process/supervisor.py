@@ -15,13 +15,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from threading import Event
 
 from timekeeper.edge.log import configure
+from timekeeper.edge.reflector import ExpiredError, UnreachableError
 from timekeeper.log import log
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.end_signals import END_SIGNALS, event_of_end_signals
@@ -107,13 +108,15 @@ class _Family:
         self._start_settler()
 
     def watch(self, stop: Event) -> int:
-        """Until ``stop``, restart the settler whenever it ends. Returns 1 if the workers end."""
+        """Until ``stop``, restart the settler whenever it ends. Returns 1 if the workers end, 2 if the
+        settler cannot use its settings."""
         while not stop.wait(_LOOK_INTERVAL_S):
             code = self._children["workers"].exitcode
             if code is not None:
                 log("workers-ended", level="error", code=code)
                 return 1
-            self._keep_settler()
+            if self._keep_settler():
+                return 2
         return 0
 
     def end(self) -> None:
@@ -130,20 +133,23 @@ class _Family:
         for end in self._leash:
             os.close(end)
 
-    def _keep_settler(self) -> None:
-        """Restart it after a pause that grows while it keeps ending; meanwhile /readyz fails."""
+    def _keep_settler(self) -> bool:
+        """Restart it after a pause that grows while it keeps ending; meanwhile /readyz fails. True: it cannot
+        use its settings."""
         now = time.monotonic()
         settler = self._children.get("settle")
         if settler is None:
             if now - self._settler_since >= self._pause_s:
                 self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
                 self._start_settler()
-        elif settler.exitcode is not None:
+        elif (code := settler.exitcode) is not None:
             if now - self._settler_since >= _STEADY_S:
                 self._pause_s = _FIRST_PAUSE_S
-            log("settler-ended", level="error", code=settler.exitcode, again_in_s=self._pause_s)
+            log("settler-ended", level="error", code=code, again_in_s=self._pause_s)
             self._bury("settle")
             self._settler_since = now
+            return code == 2
+        return False
 
     def _start_settler(self) -> None:
         from timekeeper.settler.process import settle
@@ -206,8 +212,10 @@ def prepare(settings: TimekeeperSettings) -> None:
     from timekeeper.runtime.auth.local_gate import write_token
     from timekeeper.runtime.connect import connect
     from timekeeper.serving.tls import check_files, check_oidc_files
+    from timekeeper.settler.process import claim_ledger
+    from timekeeper.store.engine.engine import open_store
 
-    connect(settings.kubeconfig)
+    api = connect(settings.kubeconfig)
     if settings.is_local:
         _write("--database", settings.local_token, lambda: write_token(settings.local_token))
     elif settings.only_meter:
@@ -216,6 +224,8 @@ def prepare(settings: TimekeeperSettings) -> None:
         check_files(settings.tls_cert, settings.tls_key, settings.ca)
     check_oidc_files(settings.oidc)
     migrate(settings)
+    with closing(open_store(settings.database)) as store, suppress(UnreachableError, ExpiredError):
+        claim_ledger(settings, store, api)
 
 
 def _own_certificate(settings: TimekeeperSettings) -> None:

@@ -11,8 +11,9 @@ from threading import Event, Thread
 from timekeeper import metrics
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.names import DOMAIN
-from timekeeper.core.request.claims import reuses_devices
+from timekeeper.core.request.claims import follow_version, reuses_devices
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName
 from timekeeper.edge.list_watch import pages
@@ -25,7 +26,7 @@ from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.recording.decision_posts import DecisionOutbox
-from timekeeper.settings import TimekeeperSettings
+from timekeeper.settings import TimekeeperSettings, UnusableError
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice, keep_recording
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -42,6 +43,8 @@ from timekeeper.store.fencing import EpochOverError, WentBackError
 
 CA_CONFIG_MAP = "bursar-ca"
 _AGAIN_S = 15.0
+_SOON_S = 2.0
+_SYSTEM = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system"
 LEASE = "bursar-timekeeper-settler"
 
 
@@ -135,6 +138,37 @@ _MAX_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many 
 REPORTER = f"{DOMAIN}/timekeeper"
 
 
+def claim_ledger(settings: TimekeeperSettings, store: Store, api: Api) -> None:
+    """Raises UnusableError where it is another cluster's; UnreachableError or ExpiredError where this cluster
+    does not say which it is."""
+    found = [mapping(raw.get("metadata")).get("uid") for raw in sequence(api.page(_SYSTEM).get("items"))]
+    if not found:
+        raise UnreachableError("there is no namespace kube-system yet")
+    with store.writing() as connection:
+        owner = fencing.claim(connection, str(found[0]), settings.adopt)
+    if owner != found[0]:
+        command = "meter" if settings.only_meter else settings.command
+        raise UnusableError(
+            f"--database: {store.shown}: it is the ledger of another cluster, whose namespace kube-system has"
+            f" the UID {owner}, and two must not share one; if this cluster takes its place:"
+            f" `bursar-timekeeper {command} --adopt={owner}` (docs/databases.md#of-one-cluster)"
+        )
+
+
+def _await_claim(settings: TimekeeperSettings, store: Store, api: Api, stop: Event) -> bool:
+    """False where ``stop`` came first. Until then nothing is begun, so no other cluster's settler ends."""
+    said = ""
+    while True:
+        try:
+            claim_ledger(settings, store, api)
+            return True
+        except (UnreachableError, ExpiredError) as error:
+            if str(error) != said:
+                _failed("namespaces", said := str(error))
+        if stop.wait(_SOON_S):
+            return False
+
+
 def settle(settings: TimekeeperSettings, me: str) -> int:
     """Run until SIGTERM; returns the exit code. ``me`` is the name of the Lease's holder. Raises
     UnusableError with a sentence if the settings cannot be used."""
@@ -183,6 +217,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     unmade: SimpleQueue[Decision] = SimpleQueue()
     start_thread("claims", partial(keep_recording, unmade, api.call, recorder.record), stop)
     try:
+        if not _await_claim(settings, store, api, stop):
+            return 0
         settler = Settler(
             store,
             now_ms,
@@ -200,7 +236,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     with fencing.writing(store, settler.epoch) as connection:
         since_ms = would.begin(connection, now_ms(), settings.only_meter)
         last = last_standings(connection, settler.ledger.history.current_keys())
-    settler.cluster.pods.claim_requests.reuses = reuses_devices(api.version())
+    known = settler.cluster.pods.claim_requests
+    known.reuses = reuses_devices(api.version())
+    start_thread("version", partial(follow_version, api.version, known), stop)
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 
 from timekeeper.core.texts import moment
 from timekeeper.store.engine import postgresql
@@ -50,6 +50,13 @@ def begin(connection: Connection, holder: str, now_ms: int) -> Epoch:
     before = connection.execute(select(TERMS.c.term).with_for_update()).scalar_one()
     connection.execute(update(TERMS).values(term=before + 1, holder=holder, since_ms=now_ms))
     return Epoch(before + 1, holder)
+
+
+def claim(connection: Connection, cluster: str, adopted: str) -> str:
+    """The UID of the cluster whose ledger it is: this one's if it had none, or the ``adopted`` one."""
+    is_free = or_(TERMS.c.cluster.is_(None), TERMS.c.cluster == adopted)
+    connection.execute(update(TERMS).where(is_free).values(cluster=cluster))
+    return str(connection.execute(select(TERMS.c.cluster)).scalar_one())
 
 
 def require_current(connection: Connection, epoch: Epoch, last_ms: int | None = None, turn: str = "") -> None:

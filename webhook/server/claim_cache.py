@@ -14,6 +14,7 @@ from timekeeper.core.request.claims import (
     KnownClaims,
     NamespacedName,
     Requests,
+    follow_version,
     namespaced,
     read_requests,
     read_template,
@@ -90,6 +91,7 @@ class ClaimCache:
         self._follow(api, f"{GROUP}/deviceclasses", _class, self._classes, self._set)
         self._follow(api, f"{GROUP}/resourceclaimtemplates", _template, self._templates)
         self._follow(api, f"{GROUP}/resourceclaims", _claim, self._claims)
+        follow_version(api.version, self.known, self._ended)
 
     def _set(self) -> None:
         self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())

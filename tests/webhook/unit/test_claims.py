@@ -2,6 +2,7 @@
 is not known yet."""
 
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pytest
@@ -262,20 +263,32 @@ def test_a_user_who_writes_all_of_that_but_the_gate_wins_nothing() -> None:
 
 
 class OldServer(Api):
-    """An API server of Kubernetes 1.34 that has no objects."""
+    """An API server of Kubernetes 1.34, and later of another minor version, that has no objects."""
 
     def __init__(self) -> None:
         """Without a connection."""
+        self.minor = "34"
 
     def call(self, method: str, path: str, *_: Any, **__: Any) -> Reply:
-        return Answered(200, {"major": "1", "minor": "34"} if path == "/version" else {"items": []})
+        return Answered(200, {"major": "1", "minor": self.minor} if path == "/version" else {"items": []})
 
 
-def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_containers() -> None:
-    cache = ClaimCache(OldServer(), log)
+class HastyEvent(Event):
+    """It waits no five minutes."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(None if timeout is None else min(timeout, 0.01))
+
+
+def test_a_worker_knows_how_this_kube_scheduler_counts_devices_of_init_containers_also_later() -> None:
+    server = OldServer()
+    cache = ClaimCache(server, log)
+    cache._ended = HastyEvent()
     cache.start()
 
     eventually(lambda: not cache.known.reuses)
+    server.minor = "36"
+    eventually(lambda: cache.known.reuses)
     cache.end()
 
 

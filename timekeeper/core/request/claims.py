@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
+from threading import Event
+from typing import Any
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.dialects.moments import sum_of_peaks
@@ -222,6 +224,13 @@ def reuses_devices(version: Json) -> bool:
     major, minor = (str(version.get(part, "")).rstrip("+") for part in ("major", "minor"))
     is_known = major.isdecimal() and minor.isdecimal()
     return is_known and (int(major), int(minor)) >= _REUSES
+
+
+def follow_version(version: Callable[[], Json], known: Any, stop: Event) -> None:
+    """Until ``stop``, set ``known.reuses`` every five minutes: API servers are upgraded."""
+    while not stop.wait(300):
+        if said := version():
+            known.reuses = reuses_devices(said)
 
 
 def known_by(

@@ -523,6 +523,7 @@ TERMS = Table(
     Column("term", BigInteger, nullable=False),
     Column("holder", Text, nullable=False),
     Column("since_ms", BigInteger, nullable=False),
+    Column("cluster", Text),  # UID of its namespace kube-system; NULL: no settler of this release has begun
     CheckConstraint("id = 1", name="there_is_one"),
     CheckConstraint("term >= 0", name="counts"),
     comment="which settler may write: the one that counted up last",

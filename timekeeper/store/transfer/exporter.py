@@ -82,8 +82,9 @@ TABLES = (
     PULSE,
 )
 
-# The fencing epoch is not part of the ledger, and it must never decrease; the settler writes accounts anew,
-# the extender the map and its findings; people log in anew; nothing reads what has ended.
+# The fencing epoch is not part of the ledger, and it must never decrease, but the header has its cluster; the
+# settler writes accounts anew, the extender the map and its findings; people log in anew; nothing reads what
+# has ended.
 LEFT_OUT = (ACCOUNTS, TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS, ROLE_FINDINGS, *ENDED)
 
 
@@ -98,7 +99,8 @@ def export(connection: Connection) -> Iterator[bytes]:
 
 
 def _lines(connection: Connection) -> Iterator[bytes]:
-    yield _line({"bursar": "ledger", "version": VERSION, "revision": revision(connection)})
+    about = {"bursar": "ledger", "version": VERSION, "revision": revision(connection)}
+    yield _line({**about, "cluster": connection.execute(select(TERMS.c.cluster)).scalar_one()})
     for table in TABLES:
         names = tuple(str(name) for name in table.c.keys())  # noqa: SIM118 -- columns, not a dict
         for row in streamed(connection, select(table).order_by(*_order(connection, table))):

@@ -91,7 +91,7 @@ def load(connection: Connection, lines: Iterable[bytes], now_ms: int) -> int:
         connection.execute(delete(table))
     count = totals = 0
     last = 1  # the line of the last row, or of the header
-    for table, rows in groupby(_rows(lines), key=lambda row: row.table):
+    for table, rows in groupby(_rows(connection, lines), key=lambda row: row.table):
         while batch := list(islice(rows, _BATCH)):
             count += len(batch)
             last = batch[-1].number
@@ -118,8 +118,9 @@ def _check_empty(connection: Connection) -> None:
             )
 
 
-def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
-    """The rows of a complete file, as written, without those of tables that have ended."""
+def _rows(connection: Connection, lines: Iterable[bytes]) -> Iterator[_Row]:
+    """The rows of a complete file, as written, without those of tables that have ended. It stays the
+    ledger of the cluster that the header names."""
     digest, number, done, last = hashlib.sha256(), 0, False, 0
     revision = ""
     for number, line in enumerate(lines, start=1):
@@ -129,6 +130,7 @@ def _rows(lines: Iterable[bytes]) -> Iterator[_Row]:
         if number == 1:
             _check_header(document)
             revision = document["revision"]
+            connection.execute(update(TERMS).values(cluster=document.get("cluster")))
         elif "sha256" in document:
             _check_trailer(number, document, digest.hexdigest())
             done = True
@@ -156,7 +158,8 @@ def _document(number: int, line: bytes) -> dict[str, Any]:
 
 
 def _check_header(document: dict[str, Any]) -> None:
-    if document.get("bursar") != "ledger" or document.get("version") != VERSION:
+    is_ours = document.get("bursar") == "ledger" and isinstance(document.get("cluster"), str | None)
+    if not is_ours or document.get("version") != VERSION:
         wanted = f'"bursar": "ledger", "version": {VERSION}'
         raise ImportRefusedError(1, f"it is not the header of an exported ledger; it must have {wanted}")
     if document.get("revision") not in (newest_revision(), BEFORE, FORMER):
