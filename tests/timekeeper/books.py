@@ -20,7 +20,6 @@ from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status, w
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.settler.months import MonthCloser
 from timekeeper.store.engine.engine import PATIENCE_MS, Connection
 from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
@@ -66,8 +65,7 @@ class Books:
         self.states = True
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.logins = LoginSessions(self.store, self.clock)
-        expected = Expected("bursar", "test")
-        gate = Gate(self.reviews.post, expected, self.clock, logins=self.logins.caller)
+        gate = Gate(self.reviews.post, "bursar", self.clock, logins=self.logins.caller)
         self.services = create_services(self.store, gate, self.clock, lambda: "", 5_000)
         self.app = app_of(self.services, SharingFlask)
         self.client: FlaskClient = self.app.test_client()

@@ -20,7 +20,6 @@ from tests.timekeeper.worlds import T0, Town, budgets, token, user_status
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -129,7 +128,7 @@ def _app(made: Dashboards, town: Town) -> "WSGIApplication":
         raw = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
         town.change("priorityclasses", raw)
     peers = peers_of(lambda: town.get("/v1/standings").get_data())
-    gate = Gate(books.reviews.post, Expected("bursar", "test"), books.clock, logins=books.logins.caller)
+    gate = Gate(books.reviews.post, "bursar", books.clock, logins=books.logins.caller)
     services = create_services(books.store, gate, books.clock, lambda: "", 5_000, peers=peers)
     return with_dashboard(app_of(services), books.clock, zone=services.ledger.zone_now)
 

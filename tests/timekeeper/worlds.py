@@ -25,7 +25,6 @@ from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgress
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.serving.gunicorn_app import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.claim_notices import ClaimNotice
@@ -240,7 +239,7 @@ class Town:
 
     def serve(self, damage: Callable[[], str] = lambda: "") -> Client:
         """A new process of the REST API, with empty caches."""
-        gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
+        gate = Gate(self.reviews.post, "bursar", self.clock)
         self._served.append(
             create_services(
                 self.store, gate, self.clock, lambda: CA, 5_000, damage, only_meter=self.only_meter
@@ -251,6 +250,11 @@ class Town:
             app_of(self._served[-1], SharingFlask), (route, *probes(self._served[-1].readiness))
         )
         return self.client
+
+    @property
+    def served(self) -> Services:
+        """What the newest process of the REST API uses."""
+        return self._served[-1]
 
     def close(self) -> None:
         """Nothing of it stays: a thread that waits for heartbeats would hold the store and its caches."""

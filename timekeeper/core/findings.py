@@ -66,6 +66,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         " are those of the backup, and pods that it lacks are charged to their last evidence",
         todo="start every API server again, and read docs/ledger.md#when-etcd-is-restored",
     ),
+    "token-refused": FindingKind(
+        "error",
+        "tokens",
+        "the timekeeper answers the {caller} 401 since {since}: {error}; until it gets an answer, budgets are"
+        " unknown to it, and what it reports waits",
+        todo="compare --service-account-issuer and the keys of all API servers (docs/troubleshooting.md)",
+    ),
     "object-unread": FindingKind(
         "error",
         "watches",

@@ -98,11 +98,6 @@ class Api:
         weakref.finalize(self, self._client.close)
         self.clock = ServerClock()
 
-    @property
-    def token(self) -> str:
-        """The bearer token of this moment, "" where a certificate authenticates."""
-        return str(self._identity().get("authorization", "")).partition(" ")[2]
-
     def close(self) -> None:
         """Closes the idle connections."""
         self._client.close()

@@ -12,6 +12,7 @@ from contextlib import closing
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from threading import Thread
 
 from prometheus_client import multiprocess
 
@@ -20,6 +21,7 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.api.ledger.outages import DamageWatch
+from timekeeper.api.resources.findings import keep_reporting
 from timekeeper.api.resources.health import probes
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
@@ -159,6 +161,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     )
     services.ledger.load()
     services.readiness.start()
+    Thread(target=keep_reporting, args=(services, time.sleep), name="refused", daemon=True).start()
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(

@@ -316,13 +316,12 @@ def beat(folder: Path) -> Prepare:
     from timekeeper.api.create_app import create_services
     from timekeeper.api.resources.heartbeats import HeartbeatHandler
     from timekeeper.runtime.auth.gate import Gate
-    from timekeeper.runtime.auth.tokens import Expected
     from timekeeper.runtime.http.framing import RequestReader
     from timekeeper.runtime.http.service import HttpRequest
     from timekeeper.serving.gunicorn_app import heartbeat_route
 
     ledger = LedgerWorld(folder)
-    gate = Gate(Reviews(tokens := {}).post, Expected("bursar", "test"), ledger.clock)
+    gate = Gate(Reviews(tokens := {}).post, "bursar", ledger.clock)
     services = create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS)
     writer = services.beating
     # The writer's thread is left out, so that a beat is counted from its first instruction to its last.
@@ -416,10 +415,9 @@ def answer_of(path: str, world: Callable[[Path], "LedgerWorld"] | None = None) -
         from tests.timekeeper.worlds import ADMIN, CA, Reviews, user_status
         from timekeeper.api.create_app import app_of, create_services
         from timekeeper.runtime.auth.gate import Gate
-        from timekeeper.runtime.auth.tokens import Expected
 
         ledger = (world or LedgerWorld)(folder)
-        gate = Gate(Reviews({ADMIN: user_status("admin")}).post, Expected("bursar", "test"), ledger.clock)
+        gate = Gate(Reviews({ADMIN: user_status("admin")}).post, "bursar", ledger.clock)
         app = app_of(create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS))
 
         def prepare() -> Callable[[], object]:

@@ -13,7 +13,6 @@ from tests.timekeeper.worlds import CA, HOUR, MINUTE, T0, Town, gpu_pod, node, p
 from timekeeper.api.create_app import create_services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_the_functions_of_the_page_are_called_in_order(town: Town) -> None:
     town.clock.turn(HOUR)
     mine = token(pod["metadata"]["uid"])
     town.reviews.tokens[mine] = pod_status(pod)
-    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    gate = Gate(town.reviews.post, "bursar", town.clock)
     handler = HeartbeatHandler(create_services(town.store, gate, town.clock, lambda: CA, 5_000))
     beats = {"version": 1, "boot": "run-1", "sequence": 1, "beats": [{"age_ms": 0, "devices": []}]}
     answered = Event()

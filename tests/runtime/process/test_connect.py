@@ -19,7 +19,7 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
 from timekeeper.edge import http_client
 from timekeeper.edge.http_client import HttpClient, NotConnected, server_of, tcp
-from timekeeper.runtime.api_server import Answered, Unsent
+from timekeeper.runtime.api_server import Answered, Api, Unsent
 from timekeeper.runtime.connect import connect, of_service_account
 from timekeeper.runtime.flags import UnusableError
 from timekeeper.runtime.kubeconfig import IDENTITY_S, of_configuration
@@ -34,12 +34,16 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def sent_by(api: Api) -> object:
+    return api._identity()["authorization"]
+
+
 def test_the_token_of_a_service_account_is_read_at_each_call(account: Path) -> None:
     api = of_service_account(environment=WHERE, folder=account)
 
-    assert api.token == "first"
+    assert sent_by(api) == "Bearer first"
     (account / "token").write_text("second")
-    assert api.token == "second"
+    assert sent_by(api) == "Bearer second"
 
 
 def test_a_token_that_cannot_be_read_sends_nothing(account: Path) -> None:
@@ -99,7 +103,7 @@ def test_a_service_account_needs_no_kubernetes_package_and_a_kubeconfig_does(tmp
 
 
 def test_a_kubeconfig_names_the_server(tmp_path: Path) -> None:
-    assert connect(kubeconfig(tmp_path, "http://127.0.0.1:1")).token == "own"
+    assert sent_by(connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))) == "Bearer own"
 
 
 def test_the_package_is_asked_for_a_token_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +115,9 @@ def test_the_package_is_asked_for_a_token_once_a_second(monkeypatch: pytest.Monk
     configuration.refresh_api_key_hook = asked.append
     api = of_configuration(configuration)
 
-    assert (api.token, api.token, len(asked)) == ("own", "own", 1)
+    assert (sent_by(api), sent_by(api), len(asked)) == ("Bearer own", "Bearer own", 1)
     seconds[0] += IDENTITY_S
-    assert (api.token, len(asked)) == ("own", 2)
+    assert (sent_by(api), len(asked)) == ("Bearer own", 2)
 
 
 def test_a_proxy_is_asked_for_a_way_to_the_server(tmp_path: Path, tls: Tls) -> None:

@@ -12,7 +12,6 @@ from tests.timekeeper.worlds import Town
 from timekeeper.api.create_app import create_app
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 
 REPORT = {
     "version": 1,
@@ -41,7 +40,7 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
 def town(cluster: ControlPlane, tmp_path: Path) -> Iterator[Town]:
     """A timekeeper that asks the real API server who calls."""
     built = Town(tmp_path, Clock(now_ms()))
-    gate = Gate(lambda path, body: cluster.api.call("POST", path, body), Expected("bursar"), built.clock)
+    gate = Gate(lambda path, body: cluster.api.call("POST", path, body), "bursar", built.clock)
     built.client = create_app(built.store, gate, built.clock, lambda: "", 5_000).test_client()
     yield built
     built.close()

@@ -15,7 +15,6 @@ from tests.timekeeper.worlds import Town as Whole
 from timekeeper.api.create_app import create_app
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 
 BOTH_DATABASES = "grants at the same time wait for each other's locks"
 Json = dict[str, Any]
@@ -262,9 +261,7 @@ def test_a_move_is_made_in_the_group_that_the_caller_may_grant_to_or_not_at_all(
             books.entries(("team-a", red, T0), ("team-b", red, T0))
         return books.reviews.post(path, body)
 
-    app = create_app(
-        books.store, Gate(post, Expected("bursar", "test"), books.clock), books.clock, str, 5_000
-    )
+    app = create_app(books.store, Gate(post, "bursar", books.clock), books.clock, str, 5_000)
     sent = {"Authorization": f"Bearer {token('admin')}", "Idempotency-Key": "k"}
 
     answer = app.test_client().post(

@@ -184,7 +184,7 @@ def test_a_token_of_another_namespaces_pod_beats_for_that_pod_alone(running: Tow
     [
         (token("uid-p", expiry_ms=T0 - DAY), 401, 0),
         (token("uid-p", audience="kubernetes"), 401, 0),
-        (token("uid-p", issuer="me"), 401, 0),
+        (token("uid-p", issuer="me"), 401, 1),
         ("junk", 401, 0),
         (token("forged"), 401, 1),
         (token("nobody's pod"), 403, 1),

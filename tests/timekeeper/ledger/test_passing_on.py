@@ -19,7 +19,6 @@ from timekeeper.api.create_app import create_app
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.store import grants
 from timekeeper.store import grants as stored
 from timekeeper.store.grants import GrantFilter
@@ -178,7 +177,7 @@ def test_the_right_is_that_of_the_group(books: Books) -> None:
         asked.append(body["spec"].get("resourceAttributes"))
         return post(path, body)
 
-    serve(books, Gate(record, Expected("bursar", "test"), books.clock))
+    serve(books, Gate(record, "bursar", books.clock))
     books.reviews.denied.add(("ann", "create", "groups", "blue"))
 
     assert give(books, "team-a", "1", who="ann")[0] == 403
@@ -424,7 +423,7 @@ class Story:
 
 def test_after_any_grants_and_entries_the_sums_are_the_oracles(books: Books) -> None:
     began = books.clock()
-    serve(books, Gate(books.reviews.post, Expected("bursar", "test"), lambda: began))  # its tokens last
+    serve(books, Gate(books.reviews.post, "bursar", lambda: began))  # its tokens last
     numbers = iter(range(100_000))
 
     @settings(

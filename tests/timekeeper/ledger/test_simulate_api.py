@@ -38,7 +38,6 @@ from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.texts import LEDGER_ALONE
 from timekeeper.edge.http1 import HttpResponse
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.peers import Peer, Peers
 from webhook.server.reviewer import Reviewer
@@ -86,7 +85,7 @@ class Planner:
 def planner_of(town: Town, policy: AdmissionPolicy = POLICY, spent_s: Iterator[float] = NO_TIME) -> Planner:
     """A client of the town's ledger, with these peers."""
     peers = peers_of(lambda: asking.standings(), policy, spent_s)
-    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    gate = Gate(town.reviews.post, "bursar", town.clock)
     services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
     asking = Planner(town, app_of(services).test_client())
     return asking

@@ -1,6 +1,7 @@
 """``GET /v1/findings``: what roles find wrong with themselves and with what they follow."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypedDict
 
 import msgspec
@@ -13,10 +14,13 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources.node_usage import idle_pods
 from timekeeper.api.resources.sessions import present_doubts
 from timekeeper.core.findings import RoleFinding, of_classes, of_doubts, of_entries, of_use, published
+from timekeeper.runtime.auth.gate import GOOD_FOR_MS
 from timekeeper.store import ledger, role_findings
+from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.wire.findings import PostedFinding
 
 _OWN = "timekeeper"
+_REPORT_S = 10.0
 
 
 class FindingAnswer(PostedFinding, frozen=True):
@@ -53,12 +57,16 @@ def register(app: Flask, services: Services) -> None:
     """Add the route."""
 
     def findings(_call: Call) -> Response:
-        now_ms, lists = services.clock(), {_OWN: (0, published(_found(services)))}
+        now_ms = services.clock()
         with services.ledger.store.reading() as connection:
-            lists |= {
-                role: (max(0, now_ms - at_ms), msgspec.to_builtins(found))
-                for role, (at_ms, found) in role_findings.lists(connection).items()
-            }
+            posted = role_findings.lists(connection)
+        at_ms, refused = posted.pop(_OWN, (0, None))
+        rows_of_now = refused.findings if refused and now_ms - at_ms <= GOOD_FOR_MS else ()
+        about_others = (RoleFinding(row.code, row.figures) for row in rows_of_now)
+        lists = {_OWN: (0, published((*about_others, *_found(services))))} | {
+            role: (max(0, now_ms - at_ms), msgspec.to_builtins(found))
+            for role, (at_ms, found) in posted.items()
+        }
         roles: list[FindingRole] = [
             {"role": role, "ageMs": age_ms, "more": its["more"]} for role, (age_ms, its) in lists.items()
         ]
@@ -68,6 +76,14 @@ def register(app: Flask, services: Services) -> None:
         return answer(Findings(version=1, roles=roles, findings=rows))
 
     serve(app, services, FINDINGS, findings)
+
+
+def keep_reporting(services: Services, wait_s: Callable[[float], object]) -> None:
+    """Until ``wait_s`` is true, write whose tokens this process refuses: others are asked for findings."""
+    while not wait_s(_REPORT_S):
+        if found := [RoleFinding("token-refused", figures) for figures in services.gate.refused()]:
+            with suppress(UnavailableError, ConflictError), services.ledger.store.writing() as connection:
+                role_findings.record(connection, _OWN, published(found), services.clock())
 
 
 def _found(services: Services) -> Iterator[RoleFinding]:

@@ -21,7 +21,6 @@ from timekeeper.edge.clock import monotonic_ms
 from timekeeper.edge.log import log
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import Caller, Count, Gate, reviews
-from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.wsgi_gateway import REQUEST
@@ -98,7 +97,7 @@ class FrontProxyGate(Gate):
     only a server that admits no client but the front proxy may use it."""
 
     def __init__(self, api: Api, front_proxy: Callable[[], FrontProxy | None], count: Count) -> None:
-        super().__init__(reviews(api), Expected(""), api.clock.now_ms, count=count)
+        super().__init__(reviews(api), "", api.clock.now_ms, count=count)
         self._front_proxy = front_proxy
 
     def caller(self, authorization: str | None) -> Caller:

@@ -1,16 +1,16 @@
 """Authentication and authorization: Kubernetes' TokenReview and SubjectAccessReview, cached for a while."""
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.names import AUDIENCE, DOMAIN
+from timekeeper.core.names import AGENTS_NAMESPACE, AUDIENCE, DOMAIN, NAMESPACE
 from timekeeper.edge.reflector import UnreachableError
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
-from timekeeper.runtime.auth.tokens import Expected, fault, is_login, issuer_of
+from timekeeper.runtime.auth.tokens import fault, is_login, subject_of
 from timekeeper.runtime.http.problem_details import Problem, unavailable
 
 Json = Mapping[str, Any]
@@ -28,6 +28,12 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _GET_METRICS = {"path": METRICS, "verb": "get"}
 _EXTRA = "authentication.kubernetes.io/"
 _ACCOUNT = "system:serviceaccount:"
+_ROLES = {
+    f"{_ACCOUNT}{NAMESPACE}:bursar-webhook": "webhook",
+    f"{_ACCOUNT}{NAMESPACE}:bursar-scheduler": "extender",
+    f"{_ACCOUNT}{AGENTS_NAMESPACE}:bursar-node": "node agent",
+}
+_LASTS_MS = 10_000  # a role that ends may be refused before it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Gate:
     def __init__(
         self,
         post: Post,
-        expected: Expected,
+        audience: str,
         clock: Callable[[], int],
         most_remembered: int = MAX_REMEMBERED,
         count: Count = lambda _kind, _outcome: None,
@@ -69,10 +75,11 @@ class Gate:
     ) -> None:
         """``most_remembered``: answers of each kind, of the current minute and of the one before."""
         self._post, self._count, self._logins = post, count, logins
-        self._expected = expected
+        self._audience = audience
         self._clock = clock
         self._tokens = _Memory(clock, most_remembered)
         self._rights = _Memory(clock, most_remembered)
+        self._refused: dict[str, tuple[int, int, str]] = {}  # by role: first and last time, and why
 
     def caller(self, authorization: str | None) -> Caller:
         """The caller that sends this header. Raises a Problem: 401, or 503 if the API server cannot
@@ -82,8 +89,16 @@ class Gate:
             if (person := self._logins(token)) is None:
                 raise _unknown("the session has ended")
             return person
-        self._check(token)
-        return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
+        try:
+            self._check(token)
+            return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
+        except Problem as problem:
+            if problem.status == 401 and (role := _ROLES.get(subject_of(token))):
+                now_ms = self._clock()
+                first_ms, last_ms, _ = self._refused.get(role, (now_ms, now_ms, ""))
+                is_new = now_ms - last_ms > GOOD_FOR_MS
+                self._refused[role] = now_ms if is_new else first_ms, now_ms, problem.detail
+            raise
 
     def pod(self, authorization: str | None) -> BoundPod:
         """The pod that the token is bound to. Raises a Problem: 401, 403 if it is bound to no pod, or 503."""
@@ -130,21 +145,27 @@ class Gate:
             raise Problem(403, f"{caller.username} may not get the nonResourceURL {METRICS}")
         return caller
 
+    def refused(self) -> Iterator[dict[str, int | str]]:
+        """Bursar's roles that get 401 now, by what their tokens say, unverified: since when, and why."""
+        for role, (first_ms, last_ms, why) in tuple(self._refused.items()):
+            if last_ms - first_ms >= _LASTS_MS and self._clock() - last_ms <= GOOD_FOR_MS:
+                yield {"caller": role, "since": first_ms, "error": why}
+
     def remembered(self) -> int:
         """The number of cached tokens."""
         return len(self._tokens)
 
     def _check(self, token: str) -> None:
         """Raises a Problem for a token that cannot be valid."""
-        problem = fault(token, self._expected, self._clock())
+        problem = fault(token, self._audience, self._clock())
         if problem:
             self._count("token", "spared")
             raise _unknown(f"the token is rejected: {problem}")
 
     def _review(self, token: str) -> Caller | None:
-        spec = {"token": token, "audiences": [self._expected.audience]}
+        spec = {"token": token, "audiences": [self._audience]}
         status = self._ask("token", _TOKEN_REVIEWS, "TokenReview", "authentication.k8s.io/v1", spec)
-        is_ours = self._expected.audience in sequence(status.get("audiences"))
+        is_ours = self._audience in sequence(status.get("audiences"))
         if status.get("authenticated") is not True or not is_ours:
             return None
         return _caller(mapping(status.get("user")))
@@ -177,9 +198,8 @@ def gate_of(
     count: Count = lambda _kind, _outcome: None,
     logins: Logins = lambda _token: None,
 ) -> Gate:
-    """The gate of a process that may create reviews. Tokens are of the issuer of its own token, if any."""
-    expected = Expected(AUDIENCE, issuer_of(api.token))
-    return Gate(reviews(api), expected, api.clock.now_ms, count=count, logins=logins)
+    """The gate of a process that may create reviews."""
+    return Gate(reviews(api), AUDIENCE, api.clock.now_ms, count=count, logins=logins)
 
 
 def reviews(api: Api) -> Post:

@@ -13,7 +13,6 @@ from typing import Any
 
 from timekeeper.core.names import AUDIENCE
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.auth.tokens import Expected
 
 USER = "bursar:loopback"
 _FOREVER_S = 253_402_300_799  # the last second of the year 9999
@@ -44,7 +43,7 @@ def local_gate(token: str, now_ms: Callable[[], int]) -> Gate:
         attributes = body["spec"].get("resourceAttributes", {})
         return {"status": {"allowed": attributes.get("verb", "get") in ("get", "list")}}
 
-    return Gate(review, Expected(AUDIENCE), now_ms)
+    return Gate(review, AUDIENCE, now_ms)
 
 
 def _encoded(raw: bytes) -> str:
