@@ -124,6 +124,7 @@ def test_other_webhooks_before_and_after_us_called_once_or_again_lead_to_one_goo
     assert {each for name in (*before, *after) for each in ADDED.get(name, ())} <= set(named)
 
 
+REACHING = ("variables", "mounts", "mirrors", "digests")  # a sidecar that is there already
 ADDED = {
     **{f"container-{place}": ("proxy",) for place in ("first", "last")},
     **{f"native-{place}": ("native-proxy",) for place in ("first", "last")},
@@ -137,7 +138,7 @@ def test_others_before_or_after_us_lead_to_the_same_pod_but_for_the_order(
 ) -> None:
     def changed(pod: Json) -> Json:
         for name in others:
-            if name not in ("variables", "mounts", "mirrors"):  # what reaches a sidecar that is there already
+            if name not in REACHING:
                 pod = patched(pod, CHANGES[name](pod))
         return pod
 

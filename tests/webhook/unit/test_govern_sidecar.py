@@ -28,7 +28,7 @@ from tests.webhook.worlds import (
     with_annotations,
 )
 from tests.worlds import Json, container
-from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.policy import AdmissionPolicy, SidecarImages
 from webhook.admission.validation import validate
 
 
@@ -388,6 +388,38 @@ def test_a_sidecar_of_the_users_own_has_our_image_command_variables_and_cards() 
         sidecar_of(after)[field] = other
         assert [each.rule for each in violations_of(after, POLICY)] == ["sidecar-name"]
         sidecar_of(after)[field] = sidecar_of(governed(admitted(half()))).get(field)
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("ours", "image", "allowed"),
+    [
+        ("r:5000/b/sidecar:1", f"r:5000/b/sidecar:1@{DIGEST}", True),  # Kyverno, policy-controller
+        ("r:5000/b/sidecar:1", f"r:5000/b/sidecar@{DIGEST}", True),  # Connaisseur
+        ("sidecar:1", f"sidecar@{DIGEST}", True),
+        (f"r/sidecar:1@{DIGEST}", f"r/sidecar@{DIGEST}", True),
+        (f"r/sidecar:1@{DIGEST}", f"r/sidecar@{DIGEST[:-1]}0", False),  # pinned by its administrator
+        ("r/sidecar:1", f"r/sidecar:2@{DIGEST}", False),
+        ("r/sidecar:1", f"r/sidecar-of-mine@{DIGEST}", False),
+        ("r/sidecar:1", f"other/sidecar@{DIGEST}", False),
+        ("r:5000/sidecar:1", f"r@{DIGEST}", False),
+        ("r/sidecar:1", f"r/sidecar@{DIGEST}x", False),
+        ("r/sidecar:1", "r/sidecar@sha256:00", False),
+        ("r/sidecar:1", f"r/sidecar:1@{DIGEST}@{DIGEST}", False),
+        ("r/sidecar:1", "r/sidecar", False),
+    ],
+)
+def test_a_digest_in_place_of_our_tag_is_our_image(ours: str, image: str, allowed: bool) -> None:
+    """A webhook called after ours writes it, and the API server calls ours again."""
+    policy = replace(POLICY, sidecar_images=SidecarImages(ours))
+    raw = governed(admitted(half()))
+    sidecar_of(raw)["image"] = image
+
+    assert [each.rule for each in violations_of(raw, policy)] == ([] if allowed else ["sidecar-name"])
+    if allowed:
+        assert sidecar_of(governed(raw, policy=policy))["image"] == image
 
 
 def of_another_release(**fields: Any) -> Json:

@@ -1,5 +1,6 @@
 """The values that decisions depend on: a namespace's standing, and the policy of its pods."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -21,6 +22,7 @@ from timekeeper.core.wire import HeldFor, StandingWord
 UnknownStanding = Literal["inBudget", "overBudget"]
 
 DEFAULT_SCHEDULERS = ("", "default-scheduler")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,15 @@ class SidecarImages:
     mirrors: tuple[str, ...] = ()  # how other images may begin
 
     def allow(self, image: object) -> bool:
-        """Whether this is the configured image or one under a mirror."""
-        return image == self.image or (isinstance(image, str) and image.startswith(self.mirrors))
+        """Whether this is the configured image, also by a digest of its repository, which webhooks that check
+        signatures write, or one under a mirror."""
+        if not isinstance(image, str) or image == self.image or image.startswith(self.mirrors):
+            return isinstance(image, str)
+        name, _, digest = image.partition("@")
+        ours, _, pinned = self.image.partition("@")
+        folder, slash, last = ours.rpartition("/")
+        names = ours, f"{folder}{slash}{last.partition(':')[0]}"
+        return name in names and pinned in ("", digest) and _DIGEST.fullmatch(digest) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

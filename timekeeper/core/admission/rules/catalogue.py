@@ -202,7 +202,8 @@ FORGERY = (
     Rule(
         "sidecar-name",
         "a container named `bursar-sidecar` that is not the injected one, or whose image is neither "
-        "`--sidecar-image` nor one under `--sidecar-mirrors`; a new pod gets the injected one anew",
+        "`--sidecar-image`, also by a digest of its repository, nor one under `--sidecar-mirrors`; a new pod "
+        "gets the injected one anew",
         "its heartbeats would count as those of the sidecar",
     ),
     Rule(
