@@ -23,6 +23,8 @@ class GangSets:
     def of(self, gang: GangState) -> Reference:
         """Its apiVersion, kind, name and UID; empty: there is none, or it is not known now."""
         kind, name, *told = gang.gang.key.split("/")
+        if "@" in name:
+            return ()  # it is in a virtual cluster
         if kind == "jobset":
             return (*JOBSET, name, told[0]) if told else ()
         return self._of_leaders(gang, name.rpartition("-")[0]) if kind == "leaderworkerset" else ()

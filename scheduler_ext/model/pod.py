@@ -41,7 +41,7 @@ from timekeeper.core.ledger.reservation import (
     read_displaced,
     read_reservation,
 )
-from timekeeper.core.object_names import TERMINAL, controller_of, owner_of
+from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
@@ -386,8 +386,7 @@ def _named(listed: Sequence[Container], field: str) -> tuple[str, ...]:
 
 
 def _owner(metadata: Json) -> str:
-    references = map(mapping, sequence(metadata.get("ownerReferences")))
-    return intern(next((_text(each, "uid") for each in references if each.get("controller") is True), ""))
+    return intern(_text(mapping(controller_reference(metadata)), "uid"))
 
 
 def _conditions(status: Json) -> list[Json]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.object_names import controller_reference
+from timekeeper.core.object_names import controller_reference, virtual_namespace
 from timekeeper.core.violation import Violation, shown
 
 RULE = "gang"
@@ -25,10 +25,11 @@ EXAMPLE_LABEL = "topology.kubernetes.io/rack"
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """``key``: what tells it from other gangs of its namespace: kind of the marker, name, and its owner's UID
-    where the owner alone has pods of it. It starts once ``minimum`` of its ``size`` pods exist and fit.
-    ``topology``: a label of nodes, of which the nodes of all its pods have one value; ``preferred``: one of
-    which they have as few values as possible; "": any nodes."""
+    """``key``: what tells it from other gangs of its namespace: kind of the marker, name (``name@namespace``
+    in a virtual cluster), and its owner's UID where the owner alone has pods of it. It starts once
+    ``minimum`` of its ``size`` pods exist and fit. ``topology``: a label of nodes, of which the nodes of all
+    its pods have one value; ``preferred``: one of which they have as few values as possible; "": any nodes.
+    """
 
     key: str
     size: int
@@ -220,7 +221,8 @@ def _key(pod: Json, marker: Marker, name: str) -> str:
     if marker.is_owned:
         controller = controller_reference(mapping(pod.get("metadata")))
         told.append("" if controller is None else str(controller.get("uid", "")))
-    return "/".join([marker.kind, name, *filter(None, told)])
+    virtual = "" if marker is GROUPED else virtual_namespace(mapping(pod.get("metadata")))
+    return "/".join([marker.kind, f"{name}@{virtual}" if virtual else name, *filter(None, told)])
 
 
 def held_gang(pod: Json) -> Gang | None:

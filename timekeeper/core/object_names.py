@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Literal
 
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, decoded, mapping, sequence
 
 Writer = Literal["user", "administrator", "webhook", "Binding", "extender", "timekeeper", "node agent"]
 
@@ -172,6 +172,12 @@ OWNER = rf"{KIND}/{NAME}"
 NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAMESPACE}"  # whose budget it is: a namespace, or ``_group.NAME``
 
+# written by vCluster's syncer (v0.35) on the pods of all virtual namespaces, which lie in one of ours
+_VIRTUAL_NAMESPACE = "vcluster.loft.sh/object-namespace"
+_VIRTUAL_OWNERS = "vcluster.loft.sh/owner-references"
+_VIRTUAL_CLUSTER = "vcluster.loft.sh/managed-by"  # a label
+_VIRTUAL = re.compile(r"[a-z0-9][-.a-z0-9]{0,126}", re.ASCII)
+
 _OWNER = re.compile(OWNER, re.ASCII)
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
@@ -203,11 +209,30 @@ def controller_of(metadata: Json) -> tuple[str, ...]:
 
 
 def controller_reference(metadata: Json) -> Json | None:
-    """The reference to the object's controller, of which the API server admits one; None without one."""
-    for reference in sequence(metadata.get("ownerReferences")):
+    """The reference to the object's controller, of which the API server admits one; None without one. Of a
+    pod of a virtual cluster it is the virtual controller's, by the syncer's annotation: its own owner is the
+    cluster's Service, as of every pod there. A forged one says no more than ``ownerReferences`` may."""
+    for reference in _virtual_owners(metadata) or sequence(metadata.get("ownerReferences")):
         if isinstance(reference, Mapping) and reference.get("controller") is True:
             return reference
     return None
+
+
+def _virtual_owners(metadata: Json) -> list[object]:
+    annotations = mapping(metadata.get("annotations"))
+    if _VIRTUAL_NAMESPACE not in annotations:
+        return []
+    try:
+        return sequence(decoded(str(annotations.get(_VIRTUAL_OWNERS))))
+    except ValueError:
+        return []
+
+
+def virtual_namespace(metadata: Json) -> str:
+    """The virtual namespace of a pod, with its virtual cluster; "" of a pod of none."""
+    name = mapping(metadata.get("annotations")).get(_VIRTUAL_NAMESPACE)
+    text = f"{name}.{mapping(metadata.get('labels')).get(_VIRTUAL_CLUSTER, '')}".removesuffix(".")
+    return text if name and _VIRTUAL.fullmatch(text) else ""
 
 
 # written by controllers for each of their pods, or by Bursar

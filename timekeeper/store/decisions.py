@@ -256,7 +256,7 @@ def controllers_of(connection: Connection, namespace: str, kind: str, name: str)
         return tuple(sorted(found))
     gang = kind.lower()
     key = f'"{GANG_KEY}":"{gang}/{name}'
-    mine = re.compile(rf"{gang}/{re.escape(name)}{'' if gang == 'jobset' else '-[0-9]+'}(/|$)")
+    mine = re.compile(rf"{gang}/{re.escape(name)}{'' if gang == 'jobset' else '-[0-9]+'}(@|/|$)")
     waited = select(its.owner, its.figures).where(its.namespace == namespace, its.kind == GANG)
     waited = (
         waited.where(its.figures.contains(key, autoescape=True)).order_by(its.id.desc()).limit(_MOST_ROWS)

@@ -1,5 +1,7 @@
 """Which pods start together: by our annotations, and by the marks of others."""
 
+import json
+
 import pytest
 
 from tests.worlds import Json
@@ -249,3 +251,45 @@ def test_a_launcher_is_of_its_workers_group_whoever_made_it() -> None:
     assert found.key == "kubeflow/a/uid-of-MPIJob"
     assert group_of(launcher) == group_of_key(found.key) == "kubeflow/a"
     assert group_of_key("jobset/a/uid/1") == "jobset/a/uid/1"  # of one attempt, as all of its pods say
+
+
+def synced(namespace: str, owner: Json | None = None, cluster: str = "", **annotations: str) -> Json:
+    """A pod as vCluster's syncer (v0.35, pkg/util/translate) makes it: its owner is the cluster's Service."""
+    labels = {"vcluster.loft.sh/managed-by": cluster} if cluster else None
+    raw = pod(labels, None, size="2", **annotations)
+    raw["metadata"]["ownerReferences"] = [
+        {"kind": "Service", "name": "vc", "uid": "u-vc", "controller": owner is not None}
+    ]
+    raw["metadata"]["annotations"]["vcluster.loft.sh/object-namespace"] = namespace
+    if owner is not None:
+        raw["metadata"]["annotations"]["vcluster.loft.sh/owner-references"] = json.dumps([owner])
+    return raw
+
+
+def test_gangs_of_one_name_in_two_virtual_namespaces_are_two() -> None:
+    assert gang_of(synced("team-a", gang="train")) == Gang("bursar/train@team-a", 2, 2)
+    assert gang_of(synced("team-b", gang="train")) == Gang("bursar/train@team-b", 2, 2)
+    assert gang_of(synced("team-a", None, "vc-1", gang="train")) == Gang("bursar/train@team-a.vc-1", 2, 2)
+    assert group_of(synced("team-a", gang="train")) == "bursar/train@team-a"
+
+
+def test_a_gang_of_a_virtual_owner_is_known_by_the_syncers_annotation() -> None:
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+
+    assert gang_of(synced("team-a", job)) == Gang("job/train@team-a/u-1", 2, 2)
+    assert not list(gang_violations(synced("team-a", job)))
+    (violation,) = gang_violations(synced("team-a"))
+    assert "the pod names no gang" in violation.sentence()
+
+
+@pytest.mark.parametrize("namespace", ["", "a/b", "A", "x" * 200, "a@b", "a\n"])
+def test_a_virtual_namespace_that_cannot_be_one_is_none(namespace: str) -> None:
+    assert gang_of(synced(namespace, gang="train")) == Gang("bursar/train", 2, 2)
+
+
+@pytest.mark.parametrize("owners", ["", "no", "[" * 9_000, "{}", "[1, null]", '[{"controller": true}]'])
+def test_owners_that_are_none_make_no_gang(owners: str) -> None:
+    raw = synced("team-a", {})
+    raw["metadata"]["annotations"]["vcluster.loft.sh/owner-references"] = owners
+
+    assert gang_of(raw) is None

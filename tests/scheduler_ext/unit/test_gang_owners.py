@@ -331,7 +331,7 @@ def test_a_jobset_is_known_by_its_pods_and_a_leader_worker_set_by_its_leaders_st
     assert above("leaderworkerset/serve-11", leaders, leaders) == [lws] * 2
     assert above("leaderworkerset/serve-11", {}, leaders) == [(), lws]  # 403, and later it may be read
     assert above("leaderworkerset/serve-0", other) == [()]
-    assert above("bursar/g", {}) == above("jobset/train", {}) == [()]
+    assert above("bursar/g", {}) == above("jobset/train", {}) == above("jobset/train@a/uid-t", {}) == [()]
 
 
 def test_a_gang_is_told_on_its_controllers_and_on_what_stands_above_them() -> None:
