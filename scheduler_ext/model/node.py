@@ -30,6 +30,7 @@ from timekeeper.core.request.inventory import (
     gpu_amounts,
     node_facts,
     runtime_plugins,
+    time_slices,
 )
 from timekeeper.core.values import Card, UndecodableError
 
@@ -125,6 +126,8 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     present = _present(raw)
     try:
         described = cards_by(facts, raw)
+        if described and time_slices(facts, described):
+            described = None  # its plugin gives out more than cards, and says of which only to the pods
         # beside its replicas and instances NVIDIA's plugin has whole cards that nothing else names
         has_names = family != NVIDIA.name or names.INVENTORY in annotations_of(raw)
         is_counted = described is None or not has_names

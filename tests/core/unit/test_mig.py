@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.unit.test_claims import NVIDIA, charge
 from tests.timekeeper.claims import allocated, device_slice
-from tests.worlds import Json
+from tests.worlds import Json, card, inventory
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.mig import profile_of, slices_of
 from timekeeper.core.rating.nodes import cards_of_node
@@ -150,6 +150,20 @@ GKE = "cloud.google.com/gke-"
 T4 = {f"{GKE}accelerator": "nvidia-tesla-t4"}
 A100 = {f"{GKE}accelerator": "nvidia-tesla-a100", f"{GKE}gpu-partition-size": "1g.5gb"}
 SHARING = {f"{GKE}gpu-sharing-strategy": "time-sharing", f"{GKE}max-shared-clients-per-gpu": "4"}
+
+
+@pytest.mark.parametrize(
+    ("cards", "offered", "labels", "rate"),
+    [(1, 4, {}, 250), (2, 8, {"nvidia.com/gpu.replicas": "4"}, 250), (3, 9, {}, 334), (7, 8, {}, 1000)],
+)
+def test_a_time_slice_of_described_cards_costs_its_part_of_one(
+    cards: int, offered: int, labels: dict[str, str], rate: int
+) -> None:
+    """Of a node whose plugin makes several of each card that the agent describes."""
+    raw = node({GPU: str(offered)}, **labels)
+    raw["metadata"]["annotations"] = {"bursar.dev/inventory": inventory(*map(card, range(cards)))}
+
+    assert rate_on(raw, GPU) == rate
 
 
 @pytest.mark.parametrize(

@@ -357,3 +357,31 @@ def test_a_search_that_is_given_up_says_so() -> None:
     snapshot = rebuilt([node("n", *(card(at, 10_000) for at in range(8)))], [])
 
     assert why(snapshot, asking(*containers)) == "no layout of its containers was found in time"
+
+
+@pytest.mark.parametrize(
+    ("cards", "offered", "labels", "taken"),
+    [
+        (1, 4, {}, 4),  # the plugin alone says that it slices its card's time
+        (1, 4, {"nvidia.com/gpu.replicas": "4"}, 4),
+        (2, 5, {"nvidia.com/gpu.replicas": "4"}, 5),  # of one of its cards
+        (1, 2, {"cloud.google.com/gke-max-shared-clients-per-gpu": "2"}, 2),
+        (7, 8, {}, 7),  # its agent lacks a card
+        (4, 8, {"nvidia.com/gpu.replicas": "1"}, 4),
+        (2, 2, {"nvidia.com/gpu.replicas": "4"}, 2),
+    ],
+)
+def test_each_time_slice_of_a_described_card_takes_a_pod(
+    cards: int, offered: int, labels: Json, taken: int
+) -> None:
+    """As many pods run as without the inventory, beside one that had a whole card before it was read so."""
+    capacity = {"nvidia.com/gpu": str(offered)}
+    agents = {"bursar.dev/holders": holders()}
+    there = node("n", *(card(at) for at in range(cards)), capacity=capacity, annotations=agents)
+    there["metadata"]["labels"] = labels
+    others = [bound(whole(1, f"p{at}"), "n", None) for at in range(taken - 1)]
+    named = [on(whole(1, "p0"), "n", "GPU-0"), *others[1:]] if others else []
+
+    assert fits([there], others, whole(1))
+    assert fits([there], named, whole(1))
+    assert not fits([there], [*others, bound(whole(1, "last"), "n", None)], whole(1))

@@ -18,7 +18,7 @@ from timekeeper.core.dialects.percent import CLIENTS_LABEL, COUNT_LABEL, label_n
 from timekeeper.core.json_values import Json
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import is_model
-from timekeeper.core.request.inventory import node_facts
+from timekeeper.core.request.inventory import node_facts, time_slices
 from timekeeper.core.values import WHOLE_MILLI, Card
 
 
@@ -46,6 +46,7 @@ def cards_of_node(raw: Json, cards: tuple[Card, ...]) -> NodeCards:
     facts = node_facts(raw)
     # where the plugin names replicas otherwise, the label is theirs
     replicas = 1 if SHARED in facts.capacity else label_number(facts.labels, REPLICAS_LABEL)
+    replicas = replicas or time_slices(facts, cards) // max(1, len(cards))
     parts = {name: parts_of(name, facts.labels) for name in accelerators_in(facts.capacity)}
     return NodeCards(
         cards,

@@ -10,6 +10,8 @@ from timekeeper.core.accelerators import BESIDE_CARDS, accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
 from timekeeper.core.dialects.mig import instance_of
+from timekeeper.core.dialects.nvidia import GPU as NVIDIA
+from timekeeper.core.dialects.nvidia_parts import REPLICAS_LABEL
 from timekeeper.core.dialects.percent import (
     CLIENTS_LABEL,
     COUNT_LABEL,
@@ -61,6 +63,19 @@ def _cards_in_parts(raw: Json, facts: NodeFacts, dialects: Collection[Dialect]) 
         whole = []
     others = enumerate(card for group in (*more, whole) for card in group)
     return (*own, *(replace(card, uuid=f"other{at}") for at, card in others), *known)
+
+
+def time_slices(node: NodeFacts, cards: Collection[Card]) -> int:
+    """How many ``nvidia.com/gpu`` NVIDIA's plugin makes of these cards, which Bursar's agent describes; 0: as
+    many as they are. Where no label says that it shares their time, a multiple of them does: else the agent
+    lacks a card."""
+    offered = node.capacity.get(NVIDIA, 0)
+    is_ours = names.INVENTORY in node.annotations and not any(card.resources for card in cards)
+    if not (is_ours and 0 < len(cards) < offered):
+        return 0
+    said = max(label_number(node.labels, name) for name in (REPLICAS_LABEL, CLIENTS_LABEL))
+    guessed = not (said or offered % len(cards) or any(instance_of(card.model) for card in cards))
+    return offered if said > 1 or guessed else 0
 
 
 def counted_cards(raw: Json) -> tuple[Card, ...] | None:
