@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from threading import Event, Thread
 from typing import TypeVar
 
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.names import NAMESPACE
 from timekeeper.core.request.claims import (
     KnownClaims,
@@ -37,6 +37,7 @@ from timekeeper.runtime.api_server import Api, await_served
 from webhook.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
+_USERS = "openshift.io/sa.scc.uid-range"  # annotation of a namespace
 _LOOK_MS = 60_000  # between two looks for a group that is not served
 
 K = TypeVar("K")
@@ -56,7 +57,7 @@ class ClaimCache:
     ) -> None:
         self._api, self._log, self._found, self._ended = api, log, found, Event()
         self.health: tuple[SourceHealth, ...] = ()  # of what is followed
-        self._namespaces: dict[str, None] = {}
+        self.has_user_range: dict[str, bool] = {}  # each namespace, and whether OpenShift chooses its users
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[NamespacedName, Requests] = {}
         self._templates: dict[NamespacedName, Requests] = {}
@@ -70,14 +71,14 @@ class ClaimCache:
 
     def may_exist(self, namespace: str) -> bool:
         """False where the namespaces are known, and this is none of them."""
-        return not self._namespaces or namespace in self._namespaces
+        return not self.has_user_range or namespace in self.has_user_range
 
     def end(self) -> None:
         """Ends the threads after their present call."""
         self._ended.set()
 
     def _begin(self, api: Api) -> None:
-        self._follow(api, "/api/v1/namespaces", lambda raw: (namespaced(raw)[1], None), self._namespaces)
+        self._follow(api, "/api/v1/namespaces", _namespace, self.has_user_range)
 
         def absent() -> None:
             self.known.is_served = False
@@ -131,6 +132,10 @@ class ClaimCache:
 
     def _wait_ms(self, ms: int) -> bool:
         return self._ended.wait(ms / 1000)
+
+
+def _namespace(raw: Json) -> tuple[str, bool]:
+    return namespaced(raw)[1], _USERS in annotations_of(raw)
 
 
 def _class(raw: Json) -> tuple[str, DeviceClass]:

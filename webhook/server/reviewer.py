@@ -19,6 +19,9 @@ from webhook.admission.answers import refusal, with_causes
 from webhook.standings import Sums, WorkerCounts
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
+# by namespace, "" for those without an entry, and whether the cluster chooses its users
+_Policies = tuple[StandingsTable | None, str, bool, dict[tuple[str, bool], AdmissionPolicy]]
+
 NO_CA = "the CA bundle for sidecars is not loaded yet"
 
 
@@ -30,8 +33,8 @@ class Reviewer:
     """Answers reviews from memory; nothing here waits.
 
     ``table`` returns the last table of standings or None; ``ca`` the PEM text that sidecars trust, None
-    before it is loaded; ``asked`` whether a poll of the table was attempted. One thread at a time calls
-    `mutate` and `admitted`.
+    before it is loaded; ``asked`` whether a poll of the table was attempted; ``chooses_users`` whether the
+    cluster chooses the users of a namespace's pods. One thread at a time calls `mutate` and `admitted`.
     """
 
     def __init__(
@@ -42,12 +45,14 @@ class Reviewer:
         now_ms: Callable[[], int],
         stale_after_ms: int,
         asked: Callable[[], bool] = lambda: True,
+        chooses_users: Callable[[str], bool | None] = lambda _namespace: False,
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
+        self._chooses_users = chooses_users
         self._counts, self._numbers = WorkerCounts(), count()
         # with the table, the CA and its freshness that they follow from; any thread replaces all of it
-        self._policies: tuple[StandingsTable | None, str, bool, dict[str, AdmissionPolicy]] | None = None
+        self._policies: _Policies | None = None
 
     def unready(self) -> str:
         """Why this worker is not ready; empty where it is.
@@ -111,7 +116,8 @@ class Reviewer:
         """A reviewer with an estimate of its own: it has admitted nothing. ``claims``: claims and templates
         of the namespace that are supposed."""
         flags = replace(self._flags, claims=self._flags.claims.beside(claims, namespace))
-        return Reviewer(flags, self._table, self._ca, self._now_ms, self._stale_after_ms)
+        times = self._now_ms, self._stale_after_ms
+        return Reviewer(flags, self._table, self._ca, *times, chooses_users=self._chooses_users)
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods at this moment. Raises NotReadyError."""
@@ -165,12 +171,15 @@ class Reviewer:
         fresh, known = is_fresh(table, self._now_ms()), self._policies
         if known is None or known[0] is not table or known[1] != ca or known[2] is not fresh:
             self._policies = known = table, ca, fresh, {}
-        policies, key = known[3], namespace if table is not None and namespace in table.namespaces else ""
-        policy = policies.get(key)
+        key = namespace if table is not None and namespace in table.namespaces else ""
+        policies, chooses = known[3], bool(self._chooses_users(namespace))
+        policy = policies.get((key, chooses))
         if policy is None:
-            sidecar = None if self._flags.sidecar is None else replace(self._flags.sidecar, ca=ca)
+            sidecar = self._flags.sidecar
+            if sidecar is not None:
+                sidecar = replace(sidecar, ca=ca, has_own_user=sidecar.has_own_user and not chooses)
             policy = effective_policy(replace(self._flags, sidecar=sidecar), table, fresh, key)
-            policies[key] = policy
+            policies[key, chooses] = policy
         return policy
 
 

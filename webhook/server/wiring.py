@@ -96,7 +96,8 @@ def make_service(
     claims = ClaimCache(api, log, lambda: _drivers(table()), metrics.found)
     claims.start()
     flags = replace(settings.policy, claims=claims.known)
-    admission = Reviewer(flags, table, ca, monotonic_ms, 1000 * STALE_AFTER_S, lambda: poller.was_polled)
+    times, ranged = (monotonic_ms, 1000 * STALE_AFTER_S), claims.has_user_range
+    admission = Reviewer(flags, table, ca, *times, lambda: poller.was_polled, ranged.get)
     notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics, claims)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)

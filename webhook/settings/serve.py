@@ -96,8 +96,8 @@ class WebhookSettings:
     sidecar_user: str = choice(
         ("65532", "none"),
         "65532",
-        "user and group of each sidecar; none: what the cluster or the pod gives it, as OpenShift requires; "
-        "never root",
+        "user and group of each sidecar; none: what the cluster or the pod gives it, as always in namespaces "
+        "of OpenShift; never root",
     )
     other_schedulers: frozenset[str] = flag(
         other_schedulers,

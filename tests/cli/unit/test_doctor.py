@@ -403,32 +403,6 @@ def test_it_says_whether_the_webhook_tells_the_api_server_from_others() -> None:
     assert said(variable="BURSAR_CLIENT_CA=/etc/bursar/callers/ca.crt") == ["only"]
 
 
-OPENSHIFT = listed(api_service("v1.apps"), GPUBUDGETS, api_service("v1.security.openshift.io"))
-NO_SIDECAR = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "sidecar: off"}}
-OWN_SIDECAR = {
-    "metadata": {"name": "bursar-budgets"},
-    "data": {"team-x": "gpuHours: unlimited\nsidecar: on"},
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_named"),
-    [
-        ({"workloads": changed("bursar-webhook", "--listen=[::]:8443")}, True),
-        ({"workloads": changed("bursar-webhook", "--sidecar-user=65532")}, True),
-        ({"workloads": changed("bursar-webhook", "--sidecar-user=none")}, False),
-        ({"workloads": changed("bursar-webhook", variable="BURSAR_SIDECAR_USER=none")}, False),
-        ({"budgets": listed(NO_SIDECAR, *WRITTEN)}, False),
-        ({"budgets": listed(NO_SIDECAR, OWN_SIDECAR, *WRITTEN)}, True),
-        ({"api_services": SOUND.api_services}, False),
-    ],
-)
-def test_on_openshift_a_sidecar_that_names_its_user_is_found(changes: dict[str, Any], is_named: bool) -> None:
-    found = results(replace(SOUND, **{"api_services": OPENSHIFT} | changes))
-
-    assert any("restricted-v2 refuses" in each.sentence for each in found) is is_named
-
-
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [

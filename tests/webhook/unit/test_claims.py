@@ -297,7 +297,7 @@ def test_a_worker_knows_which_namespaces_exist_where_it_follows_them() -> None:
 
     assert cache.may_exist("no-such")
 
-    cache._namespaces["team-a"] = None
+    cache.has_user_range["team-a"] = False
     assert [cache.may_exist(name) for name in ("team-a", "no-such", "")] == [True, False, False]
 
 

@@ -312,14 +312,24 @@ def test_a_windows_pod_is_governed_without_what_only_linux_has(spec: Json, is_of
     assert not validate(review(after), policy).refusal
 
 
-def test_user_and_group_are_left_to_the_cluster_where_the_setting_says_so() -> None:
+def test_the_sidecar_of_a_pod_that_runs_as_root_has_its_own_user_whatever_the_setting_says() -> None:
+    """With the pod's the kubelet would not start it, and so not the pod."""
     policy = replace(POLICY, sidecar=replace(SIDECAR, has_own_user=False))
 
     after = governed(admitted(half(), securityContext={"runAsUser": 0}), policy=policy)
 
+    assert sidecar_of(after)["securityContext"]["runAsUser"] == 65532
+    assert operations(after, policy=policy) == []
+
+
+def test_user_and_group_are_left_to_the_cluster_where_the_setting_says_so() -> None:
+    policy = replace(POLICY, sidecar=replace(SIDECAR, has_own_user=False))
+
+    after = governed(admitted(half(), securityContext={"runAsUser": 1000}), policy=policy)
+
     context = sidecar_of(after)["securityContext"]
     assert context.keys().isdisjoint({"runAsUser", "runAsGroup"})
-    assert context["runAsNonRoot"] is True  # so the kubelet starts no sidecar as the pod's root
+    assert context["runAsNonRoot"] is True  # so the kubelet starts no sidecar as an image's root
     for other in (POLICY, policy):  # replicas of two settings judge each other's pods
         assert not validate(review(after), other).refusal
 

@@ -1,6 +1,7 @@
 """The table of standings: what it says as it ages, as budgets turn, and while a burst runs."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -292,6 +293,21 @@ class World:
         return next(
             str(each["value"]) for each in answer.operations if each["path"] == "/spec/priorityClassName"
         )
+
+
+def test_a_sidecar_names_no_user_in_a_namespace_whose_users_the_cluster_chooses() -> None:
+    heard = table(team_b=entry("IN_BUDGET"))
+    chooses = {"team-b", "team-d"}.__contains__
+    reviewer = Reviewer(POLICY, lambda: heard, lambda: "ca", lambda: 0, 30_000, chooses_users=chooses)
+
+    def names_a_user(namespace: str) -> bool:
+        answer = reviewer.mutate(review(admitted(half()), namespace=namespace))
+        return "runAsUser" in json.dumps(answer.operations)
+
+    assert [names_a_user(f"team-{letter}") for letter in "abcdab"] == [True, False, True, False, True, False]
+    beside = reviewer.beside((), "team-b").policy_for("team-b").sidecar
+    assert beside is not None
+    assert not beside.has_own_user
 
 
 NUMBERS = ("/spec/priority", "/spec/preemptionPolicy")

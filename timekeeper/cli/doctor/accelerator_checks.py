@@ -69,7 +69,6 @@ class Settled:
 
     settings: BudgetSettings
     modes: Mapping[str, str]  # of namespaces
-    has_sidecars: bool  # of any namespace's pods
 
     def meters(self, namespace: str) -> bool:
         """Whether the ledger charges the namespace's pods by their specs."""
@@ -80,9 +79,7 @@ def parsed_entries(facts: Facts) -> Settled:
     """The entries of all ConfigMaps."""
     found = read_entries(facts.budgets)
     modes = {name: budget.mode for name, budget in found.budgets.items() if budget.mode}
-    settings = found.settings or BudgetSettings()
-    sidecars = {settings.sidecar, *(budget.sidecar for budget in found.budgets.values())}
-    return Settled(settings, modes, "on" in sidecars)
+    return Settled(found.settings or BudgetSettings(), modes)
 
 
 def _result(facts: Facts, resource: str, nodes: list[str], parsed: Settled) -> CheckResult:

@@ -38,7 +38,7 @@ from timekeeper.cli.doctor.node_checks import (
     runtimes,
 )
 from timekeeper.cli.doctor.refusal_checks import refusals
-from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, quotas, users
+from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, quotas
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, queued_cards, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
 from timekeeper.core.certificate_end import ends
@@ -331,7 +331,6 @@ CHECKS: tuple[Check, ...] = (
     broken_entries,
     modes,
     refusals,
-    users,
     limits,
     quotas,
     placement,

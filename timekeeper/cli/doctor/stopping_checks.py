@@ -4,7 +4,6 @@ follow."""
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from timekeeper.cli.doctor.accelerator_checks import parsed_entries
 from timekeeper.cli.doctor.facts import (
     MAX_NODES,
     CheckResult,
@@ -14,7 +13,6 @@ from timekeeper.cli.doctor.facts import (
     named,
     read_entries,
     unknown,
-    upgrading,
 )
 from timekeeper.cli.doctor.refusal_checks import left_out
 from timekeeper.core.accelerators import accelerator_of, is_extended
@@ -27,22 +25,6 @@ from timekeeper.core.quantity import integral
 
 _NEW, _FOLLOWED = "new pods", "watches"
 _QUOTAS, _LACKING = "docs/governed-pods.md#resourcequotas", "insufficient quota to match these scopes"
-
-
-def users(facts: Facts) -> Iterator[CheckResult]:
-    """Where OpenShift chooses users, the sidecar names none."""
-    read = (facts.api_services, facts.budgets, *facts.workloads)
-    if any(isinstance(each, NotReadable) for each in read):
-        return  # said by other checks
-    groups = [str(service["metadata"]["name"]) for service in items(facts.api_services)]
-    webhook = next((found for each in facts.workloads if (found := named(each, "bursar-webhook"))), None)
-    if webhook is None or not any(name.endswith(".security.openshift.io") for name in groups):
-        return
-    if "--sidecar-user=none" in _arguments(webhook) or not parsed_entries(facts).has_sidecars:
-        return
-    sentence = "the sidecar names a user, and OpenShift's restricted-v2 refuses pods that do"
-    command = upgrading(facts, "sidecarUser=none") or "--sidecar-user=none in the webhook's arguments"
-    yield CheckResult("warning", _NEW, sentence, f"{command} (docs/platforms/openshift.md)")
 
 
 def limits(facts: Facts) -> Iterator[CheckResult]:

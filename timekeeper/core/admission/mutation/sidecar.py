@@ -10,6 +10,7 @@ too: the sidecar names zero of them. Its minimum must not exceed the sidecar's a
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from timekeeper.core import names
@@ -73,7 +74,7 @@ SECURITY_CONTEXT: Json = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-# without it a pod's own user would be the sidecar's
+# without it a pod's own user would be the sidecar's, which is never root
 OWN_USER: Json = {"runAsGroup": NOBODY, "runAsUser": NOBODY}
 
 _STORAGE = "ephemeral-storage"
@@ -103,6 +104,8 @@ def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json | None:
     variants, so it must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
     amounts = requests_of(sidecar, pod)
+    if mapping(pod["spec"].get("securityContext")).get("runAsUser") == 0 and not sidecar.has_own_user:
+        sidecar = replace(sidecar, has_own_user=True)
     return None if amounts is None else _container(sidecar, sees, owns(request), amounts)
 
 
