@@ -46,7 +46,7 @@ _WHY: dict[End, str] = {
     " removed; then the time between is charged",
     "reported": "its containers ended, by the kubelet",
     "unreported": "it ended and nothing says when: charged until the last sign of it",
-    "removed": "its object was removed without a reported end: charged until its grace period was over",
+    "removed": "removed without a reported end: charged for its grace, or until another Node had its cards",
     "reservation": "the reservation of its cards ended",
 }
 

@@ -617,6 +617,46 @@ TIMELINES |= {
 }
 
 
+def born(name: str, ms: int) -> Json:
+    """The node with the cards of ``n1``, which came at this moment."""
+    raw = node(name)
+    return {**raw, "metadata": raw["metadata"] | {"creationTimestamp": iso(START + ms)}}
+
+
+def renamed(came_ms: int, seen_ms: int, until_ms: int, *between: Step) -> list[Step]:
+    """Its host is silent from an hour on, and comes again as another Node, whose agent shows the same cards
+    later; after two days someone removes the old Node."""
+    return [
+        change("nodes", born("n1", -DAY)),
+        heard(HOUR),
+        at(seen_ms, hear("nodes", born("n2", came_ms))),
+        *between,
+        silent(48 * HOUR, charged(HOUR)),
+        at(49 * HOUR, hear("leases", lease(START), deleted=True)),
+        hear("nodes", born("n1", -DAY), deleted=True),
+        change("pods", POD, deleted=True),
+        expired(49 * HOUR, charged(until_ms)),
+    ]
+
+
+TEN = HOUR + 10 * MINUTE
+# a card that is on another Node is not held on the one that is silent
+TIMELINES |= {
+    "a host that was renamed is charged until its cards came again": renamed(TEN, TEN, TEN),
+    "a host that was renamed, and its agent came a day later": renamed(TEN, 25 * HOUR, TEN),
+    "a host that was renamed, and the next settler": renamed(TEN, 3 * HOUR, TEN, restart),
+    "cards that an older node shows too": renamed(30 * MINUTE, 2 * HOUR, 49 * HOUR + 30 * SECOND),
+    "a node that lives though another shows its cards": [
+        change("nodes", born("n1", -DAY)),
+        heard(HOUR),
+        hear("nodes", born("n2", HOUR)),
+        heard(2 * HOUR),
+        change("pods", POD, deleted=True),
+        expired(2 * HOUR, charged(2 * HOUR + 30 * SECOND)),
+    ],
+}
+
+
 @pytest.mark.parametrize("timeline", TIMELINES.values(), ids=TIMELINES)
 def test_a_pod_is_charged_by_what_is_told_of_it(running: Town, timeline: list[Step]) -> None:
     live(running, timeline)

@@ -29,6 +29,8 @@ class KnownNode:
     gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
     offers: tuple[str, ...] = ()  # those of which it has some to give out
     devices: int = 0  # how many cards and accelerators it has
+    # when it came, if its inventory is of Bursar's agent; 0: it is not
+    came_ms: int = field(default=0, compare=False)
     ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
@@ -66,6 +68,10 @@ class KnownNodes(Table[str, KnownNode]):
         self._ready: dict[str, tuple[str, int | None]] = {}
         self.logged_clocks: frozenset[str] = frozenset()  # nodes with wrong clocks that the log has named
         self.counted_resources: frozenset[str] = frozenset()  # unclassified ones that the metrics have
+        # by a card's UUID the Node that came last with it, and when
+        self._last_with: dict[str, tuple[int, str]] = {}
+        # Node whose cards came again as another's, because its host was renamed or they were moved -> when
+        self.moved_ms: dict[str, int] = {}
         # the version, and how much CPU and memory there is for each card in it
         self._card_host: tuple[int, CardHost | None] = (-1, None)
         # the version, and on how many nodes each unclassified resource is
@@ -74,6 +80,12 @@ class KnownNodes(Table[str, KnownNode]):
     def see(self, node: KnownNode, deleted: bool, at_ms: int) -> None:
         """The node as it is now, or its last state if it was deleted."""
         self.keep(node.name, node, deleted)
+        for card in node.cards if node.came_ms and not deleted else ():
+            mine = node.came_ms, node.name
+            earlier, later = sorted((mine, self._last_with.get(card.uuid, mine)))
+            self._last_with[card.uuid] = later
+            if earlier[1] != later[1]:
+                self.moved_ms[earlier[1]] = later[0]
         self._see_ready(node.name, "" if deleted else node.ready, at_ms)
 
     def see_lease(self, lease: NodeLease, deleted: bool) -> None:

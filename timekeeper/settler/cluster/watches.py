@@ -11,7 +11,7 @@ from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_status
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
@@ -195,6 +195,7 @@ def read_node(raw: Json) -> KnownNode:
     host = allocatable(raw) if cards else NO_HOST
     others = unclassified(advertised(raw))
     more = sum(amount for name, amount in gpus.items() if accelerator_of(name))
+    came_ms = millis(mapping(raw.get("metadata")).get("creationTimestamp")) or 0
     return KnownNode(
         name,
         cards_of_node(raw, cards),
@@ -205,6 +206,7 @@ def read_node(raw: Json) -> KnownNode:
         tuple(sorted(gpus)),
         tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
         (len(cards or counted_cards(raw) or ()) + more) or max(gpus.values(), default=0),
+        came_ms if names.INVENTORY in annotations_of(raw) else 0,
         ready_status(raw),
         sight,
     )

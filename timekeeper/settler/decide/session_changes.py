@@ -260,7 +260,10 @@ class _PodTick(TickFacts):
         # a kubelet ends a static pod before it removes the mirror for good
         most_ms = 0 if session.is_static else self.settings.max_grace_period_ms
         pods = self.cluster.pods.without_object
-        gone = hold.vanished(last, at_ms, last_evidence_ms(known), most_ms, was_watched)
+        last_ms, moved_ms = last_evidence_ms(known), self.cluster.nodes.moved_ms.get(session.node)
+        gone = hold.vanished(last, at_ms, last_ms, most_ms, was_watched)
+        if moved_ms is not None and last_ms <= moved_ms < gone.until_ms:  # its host went on as another Node
+            gone = Vanished(moved_ms, 0)
         if session.uid not in pods.holds:
             pods.add(session.uid, session.node, gone, at_ms)
         seen = pods.holds[session.uid]
