@@ -138,6 +138,7 @@ class LedgerPod:
 
     is_saved_up: bool = False  # created in budget, it got its cards when its namespace was over it
     mirror_uid: str = ""  # of a static pod: the UID of its mirror
+    sidecar_waits: str = ""  # why its sidecar keeps it from starting, in the words of its kubelet
     charge: Charge = "cards"
     uses: ClaimUse = field(default=NO_CLAIMS, compare=False)
     as_read: "LedgerPod | None" = field(default=None, compare=False)  # where it is charged otherwise
@@ -399,7 +400,19 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         membership=NO_MEMBER if gang is None else _membership(raw),
         has_other_gate=any(gate not in names.GATES for gate in gates),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
+        sidecar_waits=_waits_for_sidecar(mapping(raw.get("status"))),
     )
+
+
+def _waits_for_sidecar(status: Json) -> str:
+    if status.get("phase") != "Pending":
+        return ""
+    states = (mapping(each) for each in sequence(status.get("initContainerStatuses")))
+    ours = next((mapping(each.get("state")) for each in states if each.get("name") == names.SIDECAR), {})
+    waiting = mapping(ours.get("waiting"))
+    if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
+        return ""
+    return intern(": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key)))
 
 
 def _membership(raw: Json) -> Membership:

@@ -43,15 +43,16 @@ class StandingsDocument:
     at_ms: int = 0  # when it was made
 
 
+# of a namespace: is it queued, its protected pods, what its claims hold, is it stale, does it lack sidecars
+_Rest = tuple[bool, ProtectedPods | None, int, bool, bool]
+
+
 @dataclass(frozen=True, slots=True)
 class _EncodedEntry:
     """One entry of the document, and its part of the two hashes."""
 
     statement: Statement
-    is_queued: bool
-    protected: ProtectedPods | None
-    claims_milli: int
-    is_stale: bool
+    rest: _Rest
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -73,19 +74,18 @@ class EntryCache:
         protected: Mapping[str, ProtectedPods],
         claims: Mapping[str, int] = _NONE,
         stale: Set[str] = frozenset(),
+        lacking: Set[str] = frozenset(),
     ) -> list[_EncodedEntry]:
-        """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``: as `publish` has
-        them."""
+        """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``, ``lacking``: as
+        `publish` has them."""
         if self._terms != (settings, classes) or len(self._entries) > 2 * len(statements) + 100:
             self._terms, self._entries = (settings, dict(classes)), {}
         entries = self._entries
         for name, each in statements.items():
-            known, is_queued = entries.get(name), name in queued
-            pods, milli = protected.get(name), claims.get(name, 0)
-            is_same = known is not None and known.statement is each and known.is_queued == is_queued
-            rest = pods, milli, name in stale
-            if known is None or not is_same or (known.protected, known.claims_milli, known.is_stale) != rest:
-                entries[name] = _encoded(name, each, settings, classes, is_queued, *rest)
+            known, milli = entries.get(name), claims.get(name, 0)
+            rest = name in queued, protected.get(name), milli, name in stale, name in lacking
+            if known is None or known.statement is not each or known.rest != rest:
+                entries[name] = _encoded(name, each, settings, classes, rest)
         return [entries[name] for name in statements]
 
 
@@ -102,6 +102,7 @@ def publish(
     protected: Mapping[str, ProtectedPods] | None = None,
     claims: Mapping[str, int] = _NONE,
     stale: Set[str] = frozenset(),
+    lacking: Set[str] = frozenset(),
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
@@ -113,11 +114,11 @@ def publish(
     ``card_host``: CPU and memory for each card; None where it is not known. ``protected``: namespace -> its
     protected pods, where its entry has ``protect``; ``claims``: namespace -> what its device claims hold of
     GPUs, in milli-GPU; ``stale``: those of whose accounts nothing is written, so that an earlier statement
-    stays.
+    stays; ``lacking``: those whose pods wait for their sidecars.
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
-    first, *others = cache.encoded(settings, classes, stated, queued, protected or {}, claims, stale)
+    first, *others = cache.encoded(settings, classes, stated, queued, protected or {}, claims, stale, lacking)
     shown = _bytes(_settings(settings, classes, card_host))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -162,19 +163,21 @@ def _encoded(
     statement: Statement,
     settings: BudgetSettings,
     classes: Classes,
-    is_queued: bool,
-    pods: ProtectedPods | None,
-    claims_milli: int,
-    is_stale: bool,
+    rest: _Rest,
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
-    entry = _entry(statement, settings, classes)
+    entry, (is_queued, pods, claims_milli, is_stale, lacks_sidecars) = (
+        _entry(statement, settings, classes),
+        rest,
+    )
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     if claims_milli and ("caps" in entry or "groupCaps" in entry):
         entry["heldByClaims"] = claims_milli
     if is_stale:
         entry["stale"] = True
+    if lacks_sidecars and (statement.in_force.budget.sidecar or settings.sidecar) != "off":
+        entry["sidecar"] = "waits"
     left = None
     if pods is not None:
         entry["protect"], left = _protect(pods, statement)
@@ -187,7 +190,7 @@ def _encoded(
     if statement.group is not None and "groupLeft" in entry:
         numbers += [entry["groupLeft"]["onExhausted"], _grains(statement.group.balance)]
     text = _bytes([name, text_digest])
-    return _EncodedEntry(statement, is_queued, pods, claims_milli, is_stale, body, text, _bytes(numbers))
+    return _EncodedEntry(statement, rest, body, text, _bytes(numbers))
 
 
 def _protect(pods: ProtectedPods, statement: Statement) -> tuple[ProtectWire, int]:

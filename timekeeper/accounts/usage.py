@@ -6,6 +6,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.findings import some_of
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.ledger.months import ChargeCorrection, CorrectedPart, Months, months_of
 
@@ -195,6 +196,11 @@ def gpu_hours(amount: int) -> str:
     """An amount in GPU-hours as decimal text: exact if finite, else to 12 places, from which the amount can
     still be recovered."""
     return decimal(Decimal(amount), Decimal(GPU_HOUR))
+
+
+def figures_of_waste(pods: list[str], used: int, why: str) -> dict[str, int | str]:
+    """Of a finding on these pods: what they have cost by now, in milli-GPU x ms, and somebody's words why."""
+    return {"number": len(pods), "hours": f"{float(gpu_hours(used)):.4g}", "where": some_of(pods), "why": why}
 
 
 def cost(amount: int, price: str) -> str:

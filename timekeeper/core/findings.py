@@ -283,6 +283,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "1 pod stays though it must leave, for {hours} GPU-hours by now: {where}; refused: {why}",
         todo="let the account of the timekeeper pass that webhook or policy (docs/evictions.md#vetoes)",
     ),
+    "sidecar-waits": FindingKind(
+        "warning",
+        "charges",
+        "{number} pods wait for the sidecar, for {hours} GPU-hours by now: {where}; a kubelet says: {why}",
+        "1 pod waits for the sidecar, for {hours} GPU-hours by now: {where}; its kubelet says: {why}",
+        todo="read docs/governed-pods.md#the-sidecars-image; after five minutes new pods there get none",
+    ),
     "unclassified": FindingKind(
         "warning",
         "accelerators",

@@ -173,8 +173,9 @@ class StandingEntry(TypedDict):
     placement: NotRequired[Literal["off"]]
     # whole cards that its pods request of NVIDIA's plugin are Bursar's; absent: the plugin's
     wholeCards: NotRequired[Literal["bursar"]]
-    # whether its pods get a sidecar, with `on` also where they ask for none; absent: as `StandingSettings`
-    sidecar: NotRequired[Literal["on", "off"]]
+    # whether its pods get a sidecar, with `on` also where they ask for none; `waits`: not now, for older ones
+    # wait for it to start; absent: as `StandingSettings`
+    sidecar: NotRequired[Literal["on", "off", "waits"]]
     rules: dict[str, str]  # override the cluster's
     exempt: list[str]  # in addition to the cluster's
     policy: str

@@ -1,15 +1,17 @@
 """What the settler finds wrong with nodes and with pods that hold cards, for ``GET /v1/findings``."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from timekeeper.accounts.pods import charged_pods
+from timekeeper.accounts.pods import LedgerPod, charged_pods
+from timekeeper.accounts.usage import figures_of_waste
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.drivers import VENDORS, DriverRule
 from timekeeper.core.findings import MAX_FIGURE, RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.known_nodes import KnownNode
+from timekeeper.settler.cluster.watched_pods import WatchedPods
 from timekeeper.settler.decide.withheld_accounts import Withheld
 from timekeeper.settler.state.tick_view import ClusterView
 
@@ -41,6 +43,18 @@ def of_clocks(wrong: Mapping[str, int], leaseless: Collection[str]) -> Iterator[
         yield RoleFinding("wrong-clocks", {"seconds": round(wrong[worst] / 1000), **names})
     if leaseless:
         yield RoleFinding("no-lease", {"nodes": some_of(leaseless)})
+
+
+def of_sidecars(
+    pods: WatchedPods, charged: Callable[[str], tuple[LedgerPod, int] | None], now_ms: int
+) -> Iterator[RoleFinding]:
+    """Of pods that hold cards and wait for their sidecars. ``charged``: the pod of a UID and its rate."""
+    uids = sorted(uid for uids in pods.without_sidecar.values() for uid in uids)
+    waiting = [found for uid in uids if (found := charged(uid)) is not None and found[0].sidecar_waits]
+    if waiting:
+        amount = sum(rate * max(0, now_ms - (pod.hold.bound_ms or now_ms)) for pod, rate in waiting)
+        names = [f"{pod.namespace}/{pod.name}" for pod, _ in waiting]
+        yield RoleFinding("sidecar-waits", figures_of_waste(names, amount, waiting[0][0].sidecar_waits))
 
 
 def broken_laws(withheld: Withheld) -> Iterator[RoleFinding]:

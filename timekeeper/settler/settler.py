@@ -42,7 +42,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.findings import EVERY_MS, broken_laws, findings, of_clocks
+from timekeeper.settler.findings import EVERY_MS, broken_laws, findings, of_clocks, of_sidecars
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
@@ -247,7 +247,8 @@ class Settler:
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
             more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
-            more = (*more, *self.late_months())
+            waiting = of_sidecars(self.cluster.pods, self.view.charged, now_ms)
+            more = (*more, *self.late_months(), *waiting)
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
             clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))

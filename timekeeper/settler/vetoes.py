@@ -1,12 +1,12 @@
 """Evictions that a webhook, a policy or a missing right refuses: which pods stay for that, since when."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.exhaustion.evictions import MOST_VETO_MS
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.usage import gpu_hours
-from timekeeper.core.findings import RoleFinding, some_of
+from timekeeper.accounts.usage import figures_of_waste
+from timekeeper.core.findings import RoleFinding
 from timekeeper.core.kube.eviction import is_refused_for_good, is_webhooks
 
 FRESH_MS = 1_200_000  # longer than between two attempts at one pod
@@ -54,12 +54,5 @@ def findings(
     ]
     if staying:
         amount = sum(rate_milli * (now_ms - veto.since_ms) for veto, _, rate_milli in staying)
-        hours = f"{float(gpu_hours(amount)):.4g}"
-        where = some_of(_names(pod for _, pod, _ in staying))
-        why = staying[0][0].sentence
-        figures: dict[str, int | str] = {"number": len(staying), "hours": hours, "where": where, "why": why}
-        yield RoleFinding("vetoed-evictions", figures)
-
-
-def _names(pods: Iterable[LedgerPod]) -> list[str]:
-    return [f"{pod.namespace}/{pod.name}" for pod in pods]
+        pods = [f"{pod.namespace}/{pod.name}" for _, pod, _ in staying]
+        yield RoleFinding("vetoed-evictions", figures_of_waste(pods, amount, staying[0][0].sentence))

@@ -82,6 +82,8 @@ def _policy_of_mutate(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
     """The policy to compare a governed pod with. Replicas of the webhook differ in flags, CA and table for
     moments, so what only such a difference explains is taken from the pod itself."""
     ours = policy.sidecar if sidecar.was_injected(pod) else None
+    if ours is not None and ours.pull_secret:
+        ours = replace(ours, pull_secret="")  # without it a pod only waits, and a finding says so
     if policy.runtime_class or policy.gpu_node_taint or ours is not policy.sidecar:
         # without its toleration a pod only stays off nodes, so a replica without the flag does no harm
         policy = replace(policy, runtime_class="", gpu_node_taint="", sidecar=ours)

@@ -43,6 +43,13 @@ def other_schedulers(text: str) -> frozenset[str]:
     return given
 
 
+def secret_name(text: str) -> str:
+    """The name of a Secret, or empty."""
+    if text and not (len(text) <= 253 and re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", text, re.ASCII)):
+        raise wrong(text, "the name of a Secret, or nothing")
+    return text
+
+
 def taint_key(text: str) -> str:
     """The key of a taint, or empty."""
     prefix, slash, name = text.rpartition("/")

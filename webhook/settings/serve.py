@@ -32,6 +32,7 @@ from webhook.settings.flag_values import (
     folder,
     mirrors,
     other_schedulers,
+    secret_name,
     sidecar_resources,
     taint_key,
     template_paths,
@@ -98,6 +99,12 @@ class WebhookSettings:
         "65532",
         "user and group of each sidecar; none: what the cluster or the pod gives it, as always in namespaces "
         "of OpenShift; never root",
+    )
+    sidecar_pull_secret: str = flag(
+        secret_name,
+        "",
+        "Secret in the namespaces of GPU pods that is added to the imagePullSecrets of those with a sidecar; "
+        "empty: none",
     )
     other_schedulers: frozenset[str] = flag(
         other_schedulers,
@@ -167,6 +174,7 @@ class WebhookSettings:
             ephemeral_storage=amounts["ephemeral-storage"],
             log_format=self.log_format,
             has_own_user=self.sidecar_user != "none",
+            pull_secret=self.sidecar_pull_secret,
         )
         return AdmissionPolicy(
             known=False,

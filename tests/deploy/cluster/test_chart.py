@@ -490,6 +490,13 @@ def test_the_sidecars_user_is_left_to_the_cluster_by_a_value(helm: Path) -> None
     assert ["--sidecar-user=none" in text for text in texts] == [False, True]
 
 
+def test_a_secret_for_the_sidecar_is_added_by_a_value(helm: Path) -> None:
+    flags = (), ("--set=sidecarPullSecret=bursar-pull",)
+    texts = [rendered.rendered(helm, *each)["webhook.yaml"] for each in flags]
+
+    assert ["--sidecar-pull-secret=bursar-pull" in text for text in texts] == [False, True]
+
+
 def test_the_webhooks_see_the_accelerators_that_values_name(helm: Path, tmp_path: Path) -> None:
     devices = {"example.com/npu": "NPU", "rdma/hca": "none"}
     values = tmp_path / "devices.yaml"

@@ -400,6 +400,56 @@ def test_a_sidecar_of_the_users_own_has_our_image_command_variables_and_cards() 
         sidecar_of(after)[field] = sidecar_of(governed(admitted(half()))).get(field)
 
 
+PRIVATE = replace(POLICY, sidecar=replace(SIDECAR, pull_secret="bursar-pull"))
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (None, ["bursar-pull"]),
+        ([], ["bursar-pull"]),
+        (["registry"], ["registry", "bursar-pull"]),
+        (["bursar-pull", "registry"], ["bursar-pull", "registry"]),
+    ],
+)
+def test_the_secret_of_the_sidecars_registry_is_added_once_to_the_pods_own(
+    own: list[str] | None, expected: list[str]
+) -> None:
+    fields = {} if own is None else {"imagePullSecrets": [{"name": name} for name in own]}
+
+    after = governed(admitted(half(), **fields), policy=PRIVATE)
+
+    assert [secret["name"] for secret in after["spec"]["imagePullSecrets"]] == expected
+    assert operations(after, policy=PRIVATE) == []
+    for replica in (PRIVATE, POLICY, WITHOUT_SIDECAR):
+        assert not validate(review(after), replica).refusal
+    before = governed(admitted(half(), **fields))  # by a replica without the setting
+    assert not validate(review(before), PRIVATE).refusal
+    again = governed(before, policy=PRIVATE)["spec"]["imagePullSecrets"]
+    assert [secret["name"] for secret in again] == expected
+
+
+def test_a_pod_without_a_sidecar_gets_no_secret_for_it() -> None:
+    off = {"annotations": {"bursar.dev/sidecar": "off"}}
+    alone = admitted(half())
+    alone["metadata"] = {**alone["metadata"], **off}
+
+    for after in (governed(admitted(half()), policy=WITHOUT_SIDECAR), governed(alone, policy=PRIVATE)):
+        assert "imagePullSecrets" not in after["spec"]
+
+
+def test_where_pods_wait_for_their_sidecars_new_ones_get_none_and_are_told() -> None:
+    policy = replace(PRIVATE, waits_for_sidecar=True)
+
+    for now in (policy, replace(policy, requires_sidecar=True)):
+        answer = mutated(admitted(half()), policy=now)
+
+        assert "initContainers" not in patched(admitted(half()), list(answer.operations))["spec"]
+        said = "pods of this namespace wait for their sidecar to start, so the pod gets no sidecar"
+        assert any(warning.startswith(said) for warning in answer.warnings)
+    assert not validate(review(governed(admitted(half()))), policy).refusal  # it was made a moment before
+
+
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 

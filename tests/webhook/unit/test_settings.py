@@ -40,6 +40,15 @@ def test_the_sidecar_reports_to_the_timekeeper_that_is_polled_and_may_be_left_ou
     assert read(["--sidecar", "off"], {}).policy.sidecar is None
 
 
+def test_a_secret_for_the_sidecar_is_a_secrets_name() -> None:
+    named, none = (read([f"--sidecar-pull-secret={name}"], {}).policy.sidecar for name in ("pull.of-us", ""))
+
+    assert (named and named.pull_secret, none and none.pull_secret) == ("pull.of-us", "")
+    for bad in ("Pull", "a/b", "-a", "a" * 254):
+        with pytest.raises(SystemExit):
+            read([f"--sidecar-pull-secret={bad}"], {})
+
+
 def test_images_of_sidecars_are_the_configured_one_and_those_of_whole_names() -> None:
     flags = [
         "--sidecar=off",

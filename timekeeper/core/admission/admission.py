@@ -108,6 +108,8 @@ def sidecar_obstacle(pod: Json, policy: AdmissionPolicy) -> str | None:
     spec, dns = pod["spec"], pod["spec"].get("dnsPolicy") or "ClusterFirst"
     if annotations_of(pod).get(names.WANTS_SIDECAR) == "off" and not policy.requires_sidecar:
         return ""
+    if policy.waits_for_sidecar:
+        return "pods of this namespace wait for their sidecar to start"
     if spec.get("shareProcessNamespace"):
         return "spec.shareProcessNamespace: containers that wait for all processes, or end them, meet ours"
     if dns != "ClusterFirstWithHostNet" and (dns != "ClusterFirst" or spec.get("hostNetwork")):

@@ -65,6 +65,7 @@ class Sidecar:
     ephemeral_storage: str = "64Mi"  # quantity: request and limit; its log fills at most 50Mi of the node
     log_format: str = "logfmt"  # of its lines on stderr; the webhook's own
     has_own_user: bool = True  # False: the cluster or the pod determines user and group
+    pull_secret: str = ""  # by which the kubelet pulls its image, beside the pod's own; "": by these alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class AdmissionPolicy:
     sidecar: Sidecar | None  # None: none is injected
     sidecar_images: SidecarImages
     requires_sidecar: bool = False  # no annotation of a pod turns it off
+    waits_for_sidecar: bool = False  # pods of the namespace have not started for minutes, because it has not
     cluster_default: str = ""  # the class that the cluster gives pods which name none; "": there is none
     keeps_classes: bool = False  # pods keep their class, or none, unless it is above the one in budget
     # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar

@@ -42,6 +42,7 @@ class StandingsEntry:
     sidecar: bool | None = None  # whether its pods get one; None: as the cluster's
     # its `AdmissionPolicy.in_budget`, `over_budget` and `keeps_classes`; None: as the cluster's
     classes: tuple[PriorityClass, PriorityClass, bool] | None = None
+    waits_for_sidecar: bool = False  # `AdmissionPolicy.waits_for_sidecar`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +148,7 @@ def effective_policy(
         devices=settings.devices,
         sidecar=flags.sidecar if (settings.sidecar if own.sidecar is None else own.sidecar) else None,
         requires_sidecar=own.sidecar is True,
+        waits_for_sidecar=own.waits_for_sidecar,
         caps=own.caps,
         reserves_declared=own.reserves_declared,
         requires_duration=own.requires_duration,
@@ -229,6 +231,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         finds_gangs=raw.get("gangs") == "auto",
         sidecar=None if "sidecar" not in raw else raw["sidecar"] != "off",
         classes=_classes(raw["priorityClasses"]) if "priorityClasses" in raw else None,
+        waits_for_sidecar=raw.get("sidecar") == "waits",
     )
 
 

@@ -25,6 +25,7 @@ from timekeeper.settler.cluster.pods_without_object import PodsWithoutObject
 # Limits on memory while the database is unreachable.
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
+SIDECAR_PATIENCE_MS = 300_000  # after which new pods of the namespace get no sidecar
 _RENEWALS_MS = 3 * RENEWED_MS  # after a pod's end they may still show that the clock had been set before it
 
 
@@ -64,9 +65,11 @@ class WatchedPods(Table[str, LedgerPod]):
         self.namespaces: GroupTable[str, str] = GroupTable()
         self.users: GroupTable[str, str] = GroupTable()
         self.gangs: GroupTable[GangKey, str] = GroupTable()  # of both that start together
+        self.without_sidecar: GroupTable[str, str] = GroupTable()  # of those that wait for their sidecar
         self._indexes: tuple[tuple[GroupTable[Any, str], Callable[[LedgerPod], Any]], ...] = (
             (self.namespaces, lambda pod: pod.namespace if pod.charge == "cards" else None),
             (self.users, lambda pod: pod.namespace if pod.uses_claims else None),
+            (self.without_sidecar, lambda pod: pod.namespace if pod.sidecar_waits else None),
             (self.gangs, lambda pod: pod.gang_key if pod.charge == "cards" or pod.uses_claims else None),
         )
         self.unknown: set[str] = set()  # UIDs of those whose charge is unknown
@@ -119,6 +122,12 @@ class WatchedPods(Table[str, LedgerPod]):
 
     def _users(self) -> Iterator[LedgerPod]:
         return (self[uid] for uids in self.users.values() for uid in uids)
+
+    def lacking_sidecars(self, now_ms: int) -> Set[str]:
+        """The namespaces of those that have waited for their sidecar for `SIDECAR_PATIENCE_MS`."""
+        last_ms, waiting = now_ms - SIDECAR_PATIENCE_MS, self.without_sidecar.items()
+        bound_ms = {name: min(self[uid].hold.bound_ms or now_ms for uid in uids) for name, uids in waiting}
+        return {name for name, since_ms in bound_ms.items() if since_ms <= last_ms}
 
     def without_served(self, uid: str) -> LedgerPod | None:
         """The pod without what a claim serves; None: nothing of it is charged."""

@@ -269,12 +269,14 @@ def _published(
     if is_same and ledger.published and abs(now_ms - ledger.pulse.decided_ms) < PULSE_MS:
         return ledger.published
     made = cache.statements
+    lacking = cluster.pods.lacking_sidecars(now_ms)
     default, namespaces = made.default, with_standing(tick.history, made.namespaces)
+    more = {name: made.namespaces[name] for name in lacking if name in made.namespaces}
     return publish(
         settings,
         cluster.classes,
         default,
-        namespaces,
+        {**namespaces, **more} if more else namespaces,
         now_ms,
         ledger.published,
         ledger.entry_cache,
@@ -283,6 +285,7 @@ def _published(
         protected,
         claims,
         stale,
+        lacking,
     )
 
 

@@ -246,17 +246,26 @@ def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Op
     """
     if policy.sidecar is None:
         return []
-    present = sidecar.find_sidecar(pod)
+    present, spec = sidecar.find_sidecar(pod), pod["spec"]
+    beside = [*_volumes(spec), *_pull_secret(spec, policy.sidecar.pull_secret)]
     if present is None:
         ours = sidecar.container(policy.sidecar, request, pod)
         if ours is None:
             return []
         # first, so that it sends heartbeats while the others start
-        has_others = sequence_of(pod["spec"].get("initContainers"))
+        has_others = sequence_of(spec.get("initContainers"))
         first = add("/spec/initContainers/0", ours) if has_others else add("/spec/initContainers", [ours])
-        return [*_volumes(pod["spec"]), first]
+        return [*beside, first]
     path, container = present
-    return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request)]
+    return [*beside, *sidecar.refreshed(container, path, policy.sidecar, request)]
+
+
+def _pull_secret(spec: Json, name: str) -> list[Operation]:
+    """Lets the kubelet pull the sidecar. The service account's secrets are there by now, if they count."""
+    present, ours = sequence_of(spec.get("imagePullSecrets")), {"name": name}
+    if not name or any(secret.get("name") == name for secret in present):
+        return []
+    return [add("/spec/imagePullSecrets/-", ours) if present else add("/spec/imagePullSecrets", [ours])]
 
 
 def _volumes(spec: Json) -> list[Operation]:
