@@ -166,10 +166,8 @@ def _encoded(
     rest: _Rest,
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
-    entry, (is_queued, pods, claims_milli, is_stale, lacks_sidecars) = (
-        _entry(statement, settings, classes),
-        rest,
-    )
+    entry = _entry(statement, settings, classes)
+    is_queued, pods, claims_milli, is_stale, lacks_sidecars = rest
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     if claims_milli and ("caps" in entry or "groupCaps" in entry):
