@@ -281,7 +281,7 @@ class Settler:
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
         pods = self.cluster.pods
-        may_forget = bool(decision.changes.changed or pods.deleted or pods.is_relisted)
+        may_forget = bool(decision.changes.changed or pods.deleted or pods.relisted_ms is not None)
         self.ledger.protected = decision.protected
         withheld = decision.withheld.namespaces
         self.ledger.apply_changes(
@@ -464,7 +464,7 @@ class Settler:
         """UIDs of pods whose removal the watch missed."""
         cluster = self.cluster
         yield from (uid for uid, each in cluster.pods.deleted.items() if not each.seen)
-        if cluster.pods.is_relisted:
+        if cluster.pods.relisted_ms is not None:
             for uid, session in self.ledger.sessions.items():
                 is_a_pods = session.charge not in ("claim", "host")
                 if is_a_pods and not session.is_over and not charged_pod(cluster.pods, uid):

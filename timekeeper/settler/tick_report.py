@@ -244,7 +244,7 @@ def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
 def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Changes, notices: Notices) -> None:
     """Of held pods of the ledger that were deleted while no timekeeper ran: the first list has them no more.
     The ledger has no rows of other pods without a node."""
-    if not cluster.pods.is_relisted:
+    if cluster.pods.relisted_ms is None:
         return
     shown = cluster.pods.listed, cluster.pods.deleted_waiting, cluster.pods.deleted
     for uid in changes.released:

@@ -13,6 +13,7 @@ from tests.worlds import Json
 from timekeeper.edge import list_watch
 from timekeeper.edge.list_watch import QUIET_S, SPREAD_MS, inform
 from timekeeper.edge.reflector import (
+    ObjectChanged,
     ObjectsListed,
     UnreachableError,
     WatchEvent,
@@ -193,6 +194,28 @@ def test_a_restore_while_no_watch_could_be_opened_is_found_before_its_versions_a
     assert health.restored_ms() == 7
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_restore_whose_versions_are_newer_than_ours_at_the_first_answer_is_found_by_the_next_list_alone(
+    streams: bool,
+) -> None:
+    """What decision 120 gives up: as much was written in the seconds before that answer as the restore took
+    back."""
+    etcd, health = Etcd(streams), SourceHealth("pods", lambda *_, **__: None, lambda: 7)
+    source = events(etcd, [], health)
+    until_listed(source)
+    etcd.is_away = True
+    assert isinstance(next(source), WatchFailed)
+
+    etcd.is_away, etcd.version, etcd.pods = False, 901, []
+    etcd.sends = [[change("ADDED", 902, "q")], [EXPIRED]]
+    heard = until_listed(source)
+
+    assert ObjectChanged(("902", ""), False) in heard
+    assert heard[-1] == ObjectsListed(())
+    assert health.restored_ms() is None
+
+
+EXPIRED = {"type": "ERROR", "object": {"code": 410, "metadata": {"resourceVersion": ""}}}
 HEALTHY: dict[str, list[list[Json]]] = {
     "changes, a deletion with its own version, a bookmark": [
         [change("MODIFIED", 901), change("DELETED", 903), change("BOOKMARK", 903), change("BOOKMARK", 950)]

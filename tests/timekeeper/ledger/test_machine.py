@@ -167,6 +167,25 @@ def a_former_settler_s_report_is_listed_anew(machine: Machine) -> None:
     machine.the_settler_is_killed()
 
 
+def a_pod_is_missing_from_the_first_list_after_the_clock_went_back(machine: Machine) -> None:
+    """By the list's clock it was removed before it was bound: the tick's own time, which never goes back, is
+    later. Found at random (`AXicY3BkgEJGMMUAwfwgCswSgsgwYGI1IMUI4WCVB2EWMM0IALZvB60=`)."""
+    machine.begins(T0, BUDGETS[0], SETTINGS[6])
+    machine.our_clock_is_set(-7_200_000)
+    machine.the_settler_is_slow(1)
+    machine.a_node_boots_anew_after_a_pod_went(0, 0, [False], False)
+    machine.the_settler_is_killed()
+
+
+def the_clock_goes_back_after_a_pod_went_unseen(machine: Machine) -> None:
+    """The same without a reboot."""
+    machine.begins(T0, BUDGETS[0], SETTINGS[6])
+    machine.watches_are_cut()
+    machine.goes(0)
+    machine.our_clock_is_set(-61_000)
+    machine.the_settler_is_killed()
+
+
 def two_entries_take_effect_at_one_moment(machine: Machine) -> None:
     """The ledger is a millisecond ahead of the truth."""
     machine.begins(T0, BUDGETS[2], SETTINGS[7])
@@ -183,6 +202,8 @@ def two_entries_take_effect_at_one_moment(machine: Machine) -> None:
     [
         a_silent_node_s_report_is_listed_a_day_later,
         a_former_settler_s_report_is_listed_anew,
+        a_pod_is_missing_from_the_first_list_after_the_clock_went_back,
+        the_clock_goes_back_after_a_pod_went_unseen,
         two_entries_take_effect_at_one_moment,
     ],
 )

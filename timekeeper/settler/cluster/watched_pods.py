@@ -86,7 +86,8 @@ class WatchedPods(Table[str, LedgerPod]):
         # UID -> waiting pod whose removal is not written yet
         self.deleted_waiting: dict[str, DeletedPod] = {}
         self.most_deleted, self.deletions_dropped = MAX_DELETED, 0
-        self.is_relisted = False  # they were listed anew: sessions without a pod lost theirs unobserved
+        # when they were first listed anew since then: sessions without a pod lost theirs unobserved before
+        self.relisted_ms: int | None = None
         self.listed: Set[str] = frozenset()  # UIDs of that list
         self.unreadable: dict[str, LedgerPod] = {}  # UID -> pod to report
         self.unreadable_omitted = 0  # number of those beyond `MAX_UNREADABLE`
@@ -194,7 +195,7 @@ class WatchedPods(Table[str, LedgerPod]):
             if pod.uses_claims:
                 self._see_user(pod, at_ms)
             self._put_read(pod, False, at_ms)
-        self.is_relisted = True
+        self.relisted_ms = at_ms if self.relisted_ms is None else self.relisted_ms
 
     def mark_written(
         self,
@@ -221,7 +222,7 @@ class WatchedPods(Table[str, LedgerPod]):
         for pod in [pod for pod in self._users() if pod.uses.gone_ms is not None]:
             self.pop(pod.uid)
         if not withheld:
-            self.is_relisted, self.listed = False, frozenset()
+            self.relisted_ms, self.listed = None, frozenset()
 
     def _with_report(self, pod: LedgerPod, at_ms: int) -> LedgerPod:
         """The pod with the time of this event as the receipt of its end, and as the first report of it if

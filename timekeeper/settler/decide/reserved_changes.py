@@ -26,7 +26,7 @@ def reserved_changes(facts: TickFacts, pods: PodChanges) -> SessionChanges:
         tick.follow(cluster.pods[uid], min(since_ms, now_ms), since_ms)
     for gone in (*cluster.pods.deleted.values(), *cluster.pods.deleted_waiting.values()):
         tick.follow(gone.pod, gone.at_ms, gone.at_ms, is_gone=True)
-    if cluster.pods.is_relisted:
+    if cluster.pods.relisted_ms is not None:
         tick.end_without_pod()
     return changes
 

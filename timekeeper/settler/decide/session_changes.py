@@ -68,8 +68,8 @@ def changed_sessions(
         tick.apply_deletion(deleted)
     for pod in cluster.pods.dated_again.values():
         tick.date_again(pod)
-    if cluster.pods.is_relisted:
-        tick.end_sessions_without_pod()
+    if cluster.pods.relisted_ms is not None:
+        tick.end_sessions_without_pod(cluster.pods.relisted_ms)
     reported = {each.uid: each for each in ends}
     for pod in unseen:
         tick.open_unseen(pod, reported.get(pod.uid))
@@ -299,8 +299,9 @@ class _PodTick(TickFacts):
                 changed[uid] = replace(session, grace_ms=gone.until_ms - session.vanished_ms)
         self.ledger.listed = {uid for uid, gone in pods.holds.items() if gone.is_listed}
 
-    def end_sessions_without_pod(self) -> None:
-        """End running sessions whose pods a complete list does not contain."""
+    def end_sessions_without_pod(self, listed_ms: int) -> None:
+        """End running sessions whose pods a complete list does not contain. Its time counts: that of the tick
+        is later where the clock was set back (`Settler.tick`)."""
         for uid, session in self.ledger.sessions.items():
             if session.charge in ("claim", "host") or session.is_over:
                 continue
@@ -311,7 +312,7 @@ class _PodTick(TickFacts):
             ):
                 continue
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
-            self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
+            self._vanish(session, PodHold(session.bound_ms), known, listed_ms, was_watched=False)
 
     def open_unseen(self, pod: LedgerPod, end: ReportedEnd | None) -> None:
         """A pod that was bound and vanished while no watch ran: it holds its cards from its binding, through
