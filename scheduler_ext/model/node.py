@@ -20,7 +20,7 @@ from timekeeper.core.kube.holders import (
     read_holders,
 )
 from timekeeper.core.kube.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
-from timekeeper.core.ledger.hold import NodeSight
+from timekeeper.core.ledger.hold import NodeSight, ends_forced
 from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import is_like
 from timekeeper.core.request.inventory import (
@@ -77,13 +77,14 @@ class Node:
     # no inventory names its whole cards: they are only counted, and its plugin chooses among them
     is_counted: bool = False
     groups: Groups | None = None  # which of the cards are near each other; None: nothing is known of it
+    ends_forced: bool = False  # `hold.ends_forced`
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
     remarks: NodeRemarks = NO_REMARKS
 
     @property
     def sight(self) -> NodeSight:
         """What it says of pods without an object: `holders.fresh_holders`, from what is read already."""
-        return NodeSight(self.boot, None if self.is_dark else self.present)
+        return NodeSight(self.boot, None if self.is_dark else self.present, self.ends_forced)
 
     @property
     def is_dark(self) -> bool:
@@ -156,6 +157,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         runtime_plugins=runtime_plugins(raw) if cards else (),
         is_counted=is_counted and bool(cards),
         groups=groups_of(cards),
+        ends_forced=ends_forced(raw),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
         remarks=read_remarks(raw, facts),
     )

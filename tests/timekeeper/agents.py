@@ -92,7 +92,7 @@ class Agents(Checked):
         elif all(uid in self.written.pods for uid in (pod.uid for pod in self.pods if pod.node == node)):
             self.absent.add(node)
             self.town.hear("nodes", self.town.objects["nodes"][f"/{node}/"], deleted=True)
-            self.heard.says(node, replace(self.word(node), there=None))
+            self.heard.says(node, replace(self.word(node), there=None, minor=0))
             self.tick()
 
     def vanished(self) -> list[truth.Pod]:

@@ -6,13 +6,13 @@ import copy
 import random
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.oracle_claims import Charge, Claims
-from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, Town, budgets, gpu_pod
+from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, Town, budgets, gpu_pod, node
 from tests.worlds import Json
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
@@ -105,7 +105,8 @@ class Batch:
         published, units = copy.deepcopy(slices()), {TPU: "tpus"}
         self.oracle = Claims(rules, {"H100": Fraction(5, 2)}, MAX_GRACE, published, units)
         self.generations: dict[str, int] = {}
-        objects = [(SLICES, each) for each in slices().values()]
+        kubelet = node() | {"status": {"nodeInfo": {"kubeletVersion": "v1.37.2"}}}
+        objects = [(SLICES, each) for each in slices().values()] + [("nodes", kubelet)]
         town.begin(*objects, ("configmaps", budgets("bursar-settings", _settings=SETTINGS)))
         town.hear_all(CLAIMS)
         self.oracle.lists([], town.clock())
@@ -218,7 +219,9 @@ class Batch:
 
     def _pod(self, life: Life) -> str:
         """A pod that uses the claim; one in four is not bound."""
-        name = f"{life.name}-{len(self.pods)}"
+        name = next(
+            name for number in count() if (name := f"{life.name}-{number}") and f"uid-{name}" not in self.pods
+        )  # perhaps that of one that is gone
         is_bound = self.chance.random() < 0.75
         grace_s = self.chance.choice((0, 30, 900))
         raw = gpu_pod(
@@ -263,6 +266,9 @@ class Batch:
         if self.cut is None:
             self.town.quiet(CLAIMS)
             self.oracle.hears(self.now)
+        if self.chance.random() < 0.7:
+            self.town.node_heard()
+            self.oracle.renews(self.now)
 
     def _cut(self) -> None:
         self.cut = self.cut or []
@@ -326,7 +332,8 @@ class Batch:
             for each in answer
             if each["kind"] == "claim"
         )
-        assert found == sorted((e.claim, e.begin, e.end or 0, e.rate) for e in self.oracle.charges)
+        known = ((e.claim, e.begin, 0 if e.until else e.end or 0, e.rate) for e in self.oracle.charges)
+        assert found == sorted(known)
 
     def settle(self) -> None:
         """All that holds is released, and what the ledger charges in all is what the oracle says."""
@@ -355,7 +362,7 @@ class Batch:
     def _check_that_nothing_is_charged_twice(self) -> None:
         """The allocations of one claim follow each other."""
         for uid in {each.claim for each in self.oracle.charges}:
-            mine = sorted((e.begin, _end(e)) for e in self.oracle.charges if e.claim == uid)
+            mine = sorted((e.begin, e.end or 0) for e in self.oracle.charges if e.claim == uid)
             assert all(first[1] <= later[0] for first, later in pairwise(mine)), (uid, mine)
 
     def _check_the_truth(self) -> None:
@@ -370,11 +377,12 @@ class Batch:
 def _is_for(charge: Charge, began: int, ended: int) -> bool:
     """Whether that is what it is charged for."""
     is_begin = began - 1_000 < charge.begin <= began
-    return is_begin and (_end(charge) >= ended if charge.lost else _end(charge) == ended)
+    is_longer = charge.lost or charge.until
+    return is_begin and (_end(charge) >= ended if is_longer else _end(charge) == ended)
 
 
 def _end(charge: Charge) -> int:
-    return charge.end or 0
+    return charge.until or charge.end or 0
 
 
 def _of(charge: Charge, names: set[str]) -> bool:

@@ -32,6 +32,7 @@ from timekeeper.store.engine.engine import ConflictError
 NODES = ("n1", "n2")
 LEASELESS = "n3"  # it never has a Lease
 ALL_NODES = (*NODES, LEASELESS)
+MINORS = {"n1": 37, "n2": 30, LEASELESS: 31}  # of their kubelets
 CARDS = 64
 TEAMS = ("team-a", "team-b")
 
@@ -232,7 +233,7 @@ class Life(RuleBasedStateMachine):
         raw = lease(renewed + (ahead or 0), name, None if ahead is None else self.now)
         self.town.hear("leases", raw, unheard=not self.connected)
         if self.connected:
-            self.heard.leases[name] = renewed
+            self.heard.renews(name, renewed)
         for pod in self.living():
             if pod.node == name:
                 pod.slack, pod.seen = max(pod.slack, skew), self.now
@@ -255,7 +256,8 @@ class Life(RuleBasedStateMachine):
         raw, said = truth.node(name, CARDS), self.said[name]
         ready = "Unknown" if name in self.unready else "True"  # its Lease is the stronger sign
         conditions = [{"type": "Ready", "status": ready}]
-        raw["status"] = {"nodeInfo": {"bootID": said.boot}, "conditions": conditions}
+        info = {"bootID": said.boot, "kubeletVersion": f"v1.{MINORS[name]}.2"}
+        raw["status"] = {"nodeInfo": info, "conditions": conditions}
         if said.text is not None:
             raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
         return raw
@@ -290,6 +292,7 @@ class Life(RuleBasedStateMachine):
             there=said.there,
             knows=said.knows,
             is_ready=name not in self.unready,
+            minor=MINORS[name],
         )
 
     def put_config(self) -> None:
@@ -342,7 +345,9 @@ class Life(RuleBasedStateMachine):
         here = {name: self.word(name) for name in ALL_NODES if name not in self.absent}
         self.heard.nodes_listed(here, self.town.clock())
         leases = self.town.objects["leases"].values()
-        self.heard.leases = {raw["metadata"]["name"]: at_ms(raw["spec"]["renewTime"]) for raw in leases}
+        self.heard.leases.clear()
+        for raw in leases:
+            self.heard.renews(raw["metadata"]["name"], at_ms(raw["spec"]["renewTime"]))
         self._hear_config()
 
     def begin_anew(self, known: Known) -> None:

@@ -7,9 +7,12 @@ the rate. Times are milliseconds since 1970, rates thousandths of a card.
 import json
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, inf
 
 from tests.worlds import Json
+
+SOON = 15_000  # within which a kubelet that hears of it ends a pod that was deleted by force
+ENDS_FORCED = 31  # Kubernetes 1.31 and newer do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,7 @@ class Word:
     there: frozenset[str] | None
     knows: bool = True
     is_ready: bool = True  # its condition Ready is not Unknown
+    minor: int = 0  # its kubelet is of Kubernetes 1.minor; 0: of none
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,9 @@ class Seen:
     deadline: int = 0  # its deletionTimestamp
     grace: int = 0  # the longest grace period of its versions
     deletion_grace: int = 0  # the longest of its requested deletions, as written
+    asked: int = 0  # how long a kubelet that was asked to delete it goes on with that
+    quick: int | None = None  # within which a kubelet that hears of its removal ends it
+    renewals: tuple[int, int] | None = None  # the first and the last of such a kubelet since then
     lost: bool = False  # a list did not contain it
     mark_then: int = 0  # its node's watermark when it vanished
     removed: int | None = None  # when its object was removed, as far as is known
@@ -134,6 +141,17 @@ class Known:
         else:
             self.unready.setdefault(node, word.at if node in self.words else 0)
 
+    def renews(self, node: str, at: int) -> None:
+        """A kubelet renewed its Lease."""
+        self.leases[node] = at
+        if node not in self.words or self.words[node].minor < ENDS_FORCED:
+            return
+        for pod in self.pods.values():
+            since = pod.left if pod.removed is None else pod.removed
+            if pod.node == node and since is not None and since < at:
+                first, last = pod.renewals or (at, at)
+                pod.renewals = first, max(last, at)
+
     def mark(self, node: str) -> int:
         """The node's watermark."""
         if node == self.leaseless and node in self.words:
@@ -171,6 +189,7 @@ class Known:
         requested = 1000 * int(raw["metadata"].get("deletionGracePeriodSeconds", 0))
         in_spec = 1000 * int(raw["spec"]["terminationGracePeriodSeconds"])
         pod.grace = max(pod.grace, requested, in_spec, 2_000)  # a kubelet gives 2 s at least
+        pod.asked = max(pod.asked, requested + 2_000 if requested else 0)
         if start is not None and (pod.start is None or start < pod.start):
             pod.start, pod.settled = start, None
         if end is not None and pod.end is None:
@@ -217,6 +236,7 @@ class Known:
         else:
             pod.removed = min(pod.left, max(pod.deadline, evidence))
             pod.grace = min(pod.grace, self.terms.most_grace)
+            pod.quick = max(SOON, pod.asked)
         pod.last = pod.removed + pod.grace
 
     def _goes_on(self, uid: str, pod: Seen) -> None:
@@ -229,7 +249,7 @@ class Known:
                 _follow(uid, pod, self.words[pod.node], self.mark(pod.node) or pod.removed)
         if pod.listed:
             pod.listed_at = max(pod.listed_at, self.mark(pod.node))
-        pod.last = max(pod.removed + pod.grace, pod.listed_at)
+        pod.last = max(pod.removed + int(min(pod.grace, _quickly(pod))), pod.listed_at)
         if pod.gone_at is not None:
             pod.last = max(pod.removed, pod.gone_at)
 
@@ -242,6 +262,7 @@ class Known:
             if pod.removed is not None and pod.last is not None:
                 pod.grace = pod.last - pod.removed
             pod.follows, pod.listed, pod.listed_at, pod.boot, pod.gone_at = False, False, 0, "", None
+            pod.quick = pod.renewals = None
         for heard in (self.leases, self.words, self.unready):
             heard.clear()
         self.heard = 0
@@ -265,6 +286,16 @@ class Known:
         """The pod's charge for the time between two moments."""
         start, end = self.counts(uid, now, beats)
         return self.pods[uid].rate * max(0, min(end, until) - max(start, since))
+
+
+def _quickly(pod: Seen) -> float:
+    """How long it ran on after its removal, on a kubelet that heard of it and renewed its Lease since. One
+    that did not renew it within ten seconds was away, and heard of it then."""
+    if pod.quick is None or pod.renewals is None or pod.removed is None:
+        return inf
+    first, last = pod.renewals
+    runs_on = max(0, first - 10_000 - pod.removed) + pod.quick
+    return runs_on if last >= pod.removed + runs_on else inf
 
 
 def _follow(uid: str, pod: Seen, word: Word, at: int) -> None:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from tests.timekeeper.oracle import kubelet_says, last_times, moment
+from tests.timekeeper.oracle import SOON, kubelet_says, last_times, moment
 from tests.worlds import Json
 
 PATIENCE = 5_000  # for a slice that describes the device
@@ -31,6 +31,32 @@ class Charge:
     end: int | None = None
     lost: bool = False
     floor: int = 0
+    ever: tuple[str, ...] = ()  # the pods that it was ever reserved for
+    kept: "Gone | None" = None  # it was freed at its end, and pods that were removed may use its devices
+    until: int = 0  # until then, as it is written; 0: it was not so
+
+
+@dataclass
+class Gone:
+    """A pod whose removal was seen before its end. ``quick``: within which a kubelet that hears of it ends
+    it, None: nobody knows; ``renewals``: the first and the last of its kubelet since."""
+
+    at: int
+    grace: int
+    quick: int | None = SOON
+    renewals: tuple[int, int] | None = None
+    floor: int = 0
+
+    def until(self) -> int:
+        until = self.at + self.grace
+        if self.quick is not None and self.renewals is not None:
+            ends = max(self.at, self.renewals[0] - 10_000) + self.quick
+            until = min(until, ends) if self.renewals[1] >= ends else until
+        return max(until, self.floor)
+
+    def renews(self, at: int) -> None:
+        if at > self.at:
+            self.renewals = (self.renewals or (at, at))[0], at
 
 
 @dataclass
@@ -51,17 +77,14 @@ class User:
     raw: Json
     gone: int | None = None
 
-    def end(self, most_grace: int) -> int | None:
-        """When it used its claims last; None: it uses them."""
+    def end(self) -> int | None:
+        """When it used its claims last, or was removed; None: it uses them."""
         if not self.raw["spec"].get("nodeName"):
             return 0
         end = kubelet_says(self.raw)[1]
         if end is not None:
             return end or max(last_times(self.raw))
-        if self.gone is None:
-            return None
-        grace = 1000 * int(self.raw["spec"]["terminationGracePeriodSeconds"])
-        return self.gone + min(max(grace, 2_000), most_grace)
+        return self.gone
 
 
 @dataclass
@@ -84,6 +107,8 @@ class Claims:
     listing: tuple[int, int, dict[str, Json]] | None = None
     heard: int = 0
     mark: int = 0
+    gone: dict[str, Gone] = field(default_factory=dict)  # by UID
+    settle_after: int = 600_000
 
     def sees(self, raw: Json, gone: bool, now: int) -> None:
         """The watch reports a claim."""
@@ -131,7 +156,30 @@ class Claims:
 
     def sees_pod(self, raw: Json, gone: bool, now: int) -> None:
         """The watch reports a pod that uses claims."""
-        self.users[raw["metadata"]["uid"]] = User(raw, now if gone else None)
+        uid = raw["metadata"]["uid"]
+        self.users[uid] = User(raw, now if gone else None)
+        self.gone.pop(uid, None)  # it may live again
+        if gone and raw["spec"].get("nodeName") and kubelet_says(raw)[1] is None:
+            grace = max(1000 * int(raw["spec"]["terminationGracePeriodSeconds"]), 2_000)
+            self.gone[uid] = Gone(now, min(grace, self.most_grace))
+
+    def renews(self, at: int) -> None:
+        """The kubelet of all pods, which ends those that were removed by force, renewed its Lease."""
+        for gone in (*self.gone.values(), *(each.kept for each in self.charges if each.kept)):
+            gone.renews(at)
+
+    def _ends(self, charge: Charge, at: int) -> None:
+        """It was freed then; pods that were removed, and may run on, keep it."""
+        charge.end = max(charge.begin, at)
+        held = [self.gone[uid] for uid in charge.ever if uid in self.gone]
+        held = [gone for gone in held if gone.until() > charge.end]
+        if held:
+            longest = max(held, key=Gone.until)
+            charge.kept = replace(longest, quick=max(gone.quick or 0 for gone in held), floor=charge.end)
+
+    def _says_users(self, charge: Charge, users: tuple[str, ...]) -> None:
+        charge.users = users
+        charge.ever += tuple(uid for uid in users if uid not in charge.ever)
 
     def lists_pods(self, raws: list[Json]) -> None:
         """A list of all pods, after a restart."""
@@ -143,6 +191,9 @@ class Claims:
         for charge in self.charges:
             if charge.lost and charge.end is None and charge.users:
                 charge.floor = max(charge.floor, self.mark)
+            if charge.kept is not None:  # of a pod that is gone nothing else is known to the next one
+                charge.kept = Gone(charge.kept.at, charge.until - charge.kept.at, quick=None)
+        self.gone.clear()
         self.held.clear()
         self.users.clear()
         self.unwritten.clear()
@@ -151,6 +202,7 @@ class Claims:
 
     def tick(self, now: int) -> None:
         """What is known is decided and written."""
+        self.gone = {uid: gone for uid, gone in self.gone.items() if gone.until() > self.mark}
         waiting: list[Sight] = []
         waits: set[str] = set()
         newest = {each.raw["metadata"]["uid"]: each for each in self.unwritten}
@@ -163,6 +215,11 @@ class Claims:
         if self.listing is not None:
             self._miss(*self.listing)
         self._follow_lost(now)
+        for charge in self.charges:
+            if charge.kept is not None:
+                charge.until = charge.kept.until()
+                if now >= charge.until + self.settle_after:
+                    charge.kept = None
         self.unwritten, self.listing = waiting, None
         self.users = {uid: user for uid, user in self.users.items() if user.gone is None}
         self.mark = max(self.mark, min([self.heard, *(each.look for each in waiting)]))
@@ -179,12 +236,12 @@ class Claims:
             self._lose(charge, sight, reserved(sight.raw))
             charge = None
         elif charge and not (gpus and is_same(charge, sight.raw)):
-            charge.end = max(charge.begin, self._end(charge, sight))
+            self._ends(charge, self._end(charge, sight))
             charge = None
         if not gpus:
             return True
         if charge:
-            charge.users = reserved(sight.raw)
+            self._says_users(charge, reserved(sight.raw))
             return True
         rated = self.rate(sight.raw)
         if rated is None:
@@ -195,7 +252,8 @@ class Claims:
         ends = [each.end for each in self.charges if each.claim == uid and each.end is not None]
         begin = max([self._begin(sight), *ends])
         devices = frozenset(map(of_one, gpus))
-        self.charges.append(Charge(uid, begin, rate, stamp(sight.raw), devices, reserved(sight.raw)))
+        users = reserved(sight.raw)
+        self.charges.append(Charge(uid, begin, rate, stamp(sight.raw), devices, users, ever=users))
         return True
 
     def _look(self, sight: Sight) -> int:
@@ -210,7 +268,7 @@ class Claims:
     def _end(self, charge: Charge, sight: Sight) -> int:
         if not sight.listed:
             return sight.at
-        ends = [self.users[uid].end(self.most_grace) or 0 for uid in charge.users if uid in self.users]
+        ends = [self.users[uid].end() or 0 for uid in charge.users if uid in self.users]
         limit = sight.at
         made = stamp(sight.raw) if results(sight.raw) else None
         if made is not None:
@@ -230,19 +288,17 @@ class Claims:
             if raw is None:
                 self._lose(charge, Sight({}, True, asked, look, True), charge.users)
             else:
-                charge.end = max(charge.begin, self._end(charge, Sight(raw, False, asked, look, True)))
+                self._ends(charge, self._end(charge, Sight(raw, False, asked, look, True)))
 
     def _follow_lost(self, now: int) -> None:
         for charge in self.charges:
             if not charge.lost or charge.end is not None:
                 continue
-            ends = {
-                uid: self.users[uid].end(self.most_grace) if uid in self.users else 0 for uid in charge.users
-            }
+            ends = {uid: self.users[uid].end() if uid in self.users else 0 for uid in charge.users}
             charge.users = tuple(uid for uid, end in ends.items() if end is None)
             charge.floor = max([charge.floor, *(end or 0 for end in ends.values())])
             if not charge.users and now >= charge.floor:
-                charge.end = max(charge.begin, charge.floor)
+                self._ends(charge, charge.floor)
 
     def rate(self, raw: Json) -> tuple[int, bool] | None:
         """What the allocation costs, and whether all of it is described; None: it has no GPU."""

@@ -176,15 +176,16 @@ class LedgerPod:
         request = own if self.has_cards else of_claims.request_of(devices)
         return replace(self, request=request, late_devices=devices, charge="cards")
 
-    def claims_end_ms(self, most_grace_ms: int) -> int | None:
-        """When it ceased to use its claims, or will, if its object is gone; None: it uses them. A pod without
-        a node never did."""
+    @property
+    def claims_end_ms(self) -> int | None:
+        """When it ceased to use its claims, or was removed; None: it uses them. A pod without a node never
+        did."""
         mine, gone_ms = self.uses.hold, self.uses.gone_ms
         if not self.node or mine is None:
             return 0
         if mine.over:
             return hold.ends_ms(mine, 0)
-        return None if gone_ms is None else hold.vanished(mine, gone_ms, gone_ms, most_grace_ms).until_ms
+        return gone_ms
 
     @property
     def is_static(self) -> bool:

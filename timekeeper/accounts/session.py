@@ -114,6 +114,11 @@ class Session:
         return CLAIMS if self.is_claim else self.node
 
     @property
+    def until_ms(self) -> int:
+        """When the hold of a removed pod is over, as far as is known; 0: none was removed."""
+        return 0 if self.vanished_ms is None else self.vanished_ms + self.grace_ms
+
+    @property
     def is_over(self) -> bool:
         """True if the pod can give no further evidence of running."""
         return self.ended_ms is not None or self.vanished_ms is not None

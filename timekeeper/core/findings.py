@@ -268,6 +268,15 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "{node} gives out its cards twice: {how}, so pods of both may get one card",
         todo="stop one of both on {node} (docs/from-device-plugin.md)",
     ),
+    "devices-given-early": FindingKind(
+        "warning",
+        "devices of claims",
+        "{number} devices were given to the next claim while a pod that was deleted by force might still use"
+        " them, and both are charged: {devices}",
+        "1 device was given to the next claim while a pod that was deleted by force might still use it, and"
+        " both are charged: {devices}",
+        "read docs/claims.md#pods-that-are-deleted-by-force",
+    ),
     "left-out-devices": FindingKind(
         "ok",
         "devices of drivers",

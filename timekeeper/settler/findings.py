@@ -4,10 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from timekeeper.accounts.pods import LedgerPod, charged_pods
+from timekeeper.accounts.reclaim.choice import devices_of, key_of
+from timekeeper.accounts.session import Session
 from timekeeper.accounts.usage import figures_of_waste
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.drivers import VENDORS, DriverRule
+from timekeeper.core.claims.heirs import DeviceKey
 from timekeeper.core.findings import MAX_FIGURE, RoleFinding, some_of
 from timekeeper.core.request.inventory import vendor_of
 from timekeeper.settler.cluster.known_nodes import KnownNode
@@ -64,6 +68,21 @@ def broken_laws(withheld: Withheld) -> Iterator[RoleFinding]:
         yield RoleFinding(
             "broken-law", {"accounts": names, "law": first.law, "fault": first.text[:MAX_FIGURE]}
         )
+
+
+def given_early(
+    freed: Mapping[DeviceKey, Session], held: Iterable[tuple[DeviceClaim, Session | None]]
+) -> Iterator[RoleFinding]:
+    """Of devices that were given to another claim while pods that were deleted by force might use them.
+    ``freed``: `freed_devices`; ``held``: the allocated claims and their sessions."""
+    early = [
+        f"{'/'.join(key_of(device))} to {now.namespace}/{now.name} after {before.namespace}/{before.name}"
+        for claim, now in held
+        for device in devices_of(claim)
+        if now and (before := freed.get(key_of(device))) and now.bound_ms < before.until_ms
+    ]
+    if early:
+        yield RoleFinding("devices-given-early", {"number": len(early), "devices": some_of(early)})
 
 
 def _of_cards(nodes: list[KnownNode]) -> Iterator[RoleFinding]:

@@ -42,7 +42,14 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import allocated_since, wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.findings import EVERY_MS, broken_laws, findings, of_clocks, of_sidecars
+from timekeeper.settler.findings import (
+    EVERY_MS,
+    broken_laws,
+    findings,
+    given_early,
+    of_clocks,
+    of_sidecars,
+)
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
@@ -51,7 +58,7 @@ from timekeeper.settler.state.ledger_state import (
     read_grants,
     read_ledger_state,
 )
-from timekeeper.settler.state.tick_view import cluster_view, tick_view
+from timekeeper.settler.state.tick_view import cluster_view, freed_devices, tick_view
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
 from timekeeper.store import decisions, ends, fencing, news, postings, role_findings
@@ -246,9 +253,12 @@ class Settler:
         found = None
         if abs(now_ms - self._found_ms) >= EVERY_MS:
             unread = (finding for finding in of_sources(self.health) if finding.code != WATCH_FAILS)
+            running, claims = self.ledger.running_claims, self.cluster.claims.allocated.items()
+            held = ((each, self.ledger.session(running.get(uid, ""))) for uid, each in claims)
+            early = given_early(freed_devices(self.cluster, self.ledger), held)
             more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
             waiting = of_sidecars(self.cluster.pods, self.view.charged, now_ms)
-            more = (*more, *self.late_months(), *waiting)
+            more = (*more, *self.late_months(), *waiting, *early)
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
             clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))

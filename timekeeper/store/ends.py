@@ -77,6 +77,7 @@ def _end(row: Any) -> ReportedEnd:
         reported_ms=row.reported_ms,
         witnessed_ms=row.witnessed_ms,
         grace_ms=row.grace_ms,
+        asked_ms=row.grace_ms,  # perhaps: no column says for how long a deletion was requested
         deletion_ms=row.deletion_ms,
     )
     return ReportedEnd(row.uid, row.namespace, row.name, row.node, held, row.removed_ms, row.left_ms)

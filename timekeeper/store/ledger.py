@@ -145,8 +145,9 @@ def ends_of_claims(connection: Connection, names: Iterable[tuple[str, str]], sin
     its, found = SESSIONS.c, dict[str, int]()
     for chunk in chunks(sorted(names)):
         of_them = and_(its.kind == "claim", tuple_(its.namespace, its.name).in_(chunk))
-        rows = select(its.owner_uid, its.ended_ms).where(of_them, its.ended_ms >= since_ms)
-        found.update(_pairs(connection, rows.order_by(its.ended_ms)))
+        ended_ms = func.coalesce(its.ended_ms, its.vanished_ms)
+        rows = select(its.owner_uid, ended_ms).where(of_them, ended_ms >= since_ms)
+        found.update(_pairs(connection, rows.order_by(ended_ms)))
     return found
 
 

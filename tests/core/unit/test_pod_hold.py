@@ -2,6 +2,7 @@
 after the removal of its object."""
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,11 +211,43 @@ def test_a_removal_is_no_earlier_than_the_last_evidence_and_no_later_than_seen(
 def test_a_vanished_pod_has_its_grace_and_after_a_gap_the_clusters_largest() -> None:
     known = PodHold(0, grace_ms=36_000_000, deletion_ms=900)
 
-    assert hold.vanished(known, 1000, 500, MAX_MS) == Vanished(900, MAX_MS)
-    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MAX_MS) == Vanished(1000, 30_000)
+    assert hold.vanished(known, 1000, 500, MAX_MS) == Vanished(900, MAX_MS, quick_ms=15_000)
+    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MAX_MS) == Vanished(
+        1000, 30_000, quick_ms=15_000
+    )
     assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MAX_MS, was_watched=False) == Vanished(
         500, MAX_MS
     )
+
+
+def test_a_kubelet_that_renews_its_lease_has_ended_it_within_seconds_of_hearing_of_it() -> None:
+    gone = Vanished(100_000, 600_000, quick_ms=15_000)
+
+    def until_ms(*renewals_ms: int) -> int:
+        found = gone
+        for at_ms in renewals_ms:
+            found = hold.heard(found, at_ms)
+        return found.until_ms
+
+    assert until_ms() == until_ms(99_000) == until_ms(100_000) == 700_000
+    assert until_ms(108_000) == 700_000  # it may have died since
+    assert until_ms(108_000, 118_000) == 115_000
+    assert until_ms(160_000, 164_999) == 700_000
+    assert until_ms(160_000, 165_000) == 165_000  # it was away for a minute
+    assert replace(gone, grace_ms=3_000).until_ms == 103_000
+    assert hold.heard(replace(gone, quick_ms=None), 200_000).until_ms == 700_000
+
+
+@pytest.mark.parametrize(
+    ("version", "ends"),
+    [
+        *(("v1.31.0", True), ("v1.37.2-eks-abc", True), ("v2.0.1", True)),
+        *(("v1.30.14", False), ("v1.9.0", False), ("kwok-v0.8.0", False), ("", False), (None, False)),
+    ],
+)
+def test_a_kubelet_ends_pods_that_were_removed_by_force_from_1_31_on(version: object, ends: bool) -> None:
+    assert hold.ends_forced({"status": {"nodeInfo": {"kubeletVersion": version}}}) is ends
+    assert hold.ends_forced({}) is False
 
 
 def sight(*uids: str, boot: str = "b1", known: bool = True) -> NodeSight:

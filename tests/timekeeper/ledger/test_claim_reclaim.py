@@ -102,7 +102,8 @@ class Reclaiming:
 
     def goes(self, name: str, *claims: str) -> None:
         """The pod has ended, and its claims are gone."""
-        self.town.hear(PODS, self.object(PODS, name), deleted=True)
+        last = self.object(PODS, name)
+        self.town.hear(PODS, last | {"status": last["status"] | _ended(self.town.clock())}, deleted=True)
         for each in claims:
             self.town.hear(CLAIMS, self.object(CLAIMS, each), deleted=True)
 
@@ -160,6 +161,12 @@ class Reclaiming:
         self.rules[made["metadata"]["name"]] = made
         self.written.append(made)
         return 201, made
+
+
+def _ended(at_ms: int) -> Json:
+    """What the kubelet says at last."""
+    ended = {"terminated": {"exitCode": 143, "startedAt": iso(T0), "finishedAt": iso(at_ms // 1000 * 1000)}}
+    return {"phase": "Failed", "containerStatuses": [{"name": "main", "state": ended}]}
 
 
 def roomy(pods: int = 110, **spec: Any) -> Json:

@@ -27,6 +27,11 @@ def consumers_of(session: Session) -> tuple[str, ...]:
     return () if session.is_over or not session.requested_milli else tuple(session.consumers.split())
 
 
+def user_uids(session: Session) -> tuple[str, ...]:
+    """The UIDs of the pods that its claim was ever reserved for."""
+    return tuple(each.partition("/")[0] for each in session.users.split())
+
+
 def held_by_claim(session: Session) -> int:
     """What the claim holds of GPUs, in milli-GPU, unweighted; 0 once the session is over."""
     return 0 if session.is_over else session.requested_milli

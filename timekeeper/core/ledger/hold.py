@@ -2,19 +2,21 @@
 
 A pod holds the cards of its placement (annotation ``bursar.dev/devices``) from its binding until they may be
 given away: until its phase is terminal and none of its containers runs. If its object is removed before that,
-the pod *vanished*: it holds its cards while a fresh report of its node's agent lists it, else until its grace
-is over, because the kubelet may run it for that long.
+the pod *vanished*: it holds its cards, and devices of claims, while a fresh report of its node's agent lists
+it, else until its kubelet has ended it (`heard`), else until its grace is over, because the kubelet may run
+it for that long.
 
 A pod's end is *unconfirmed* while its phase is terminal and its status says that a container runs: a
 controller has ended it from afar (PodGC), and its kubelet may run it. It holds its cards until its node has
 another boot (`is_left_behind`).
 
 `pod_hold` reads what one object says, `later` joins it with what earlier versions of the object said,
-`vanished` and `followed` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
+`vanished`, `followed` and `heard` continue after the removal, and `ends_ms` dates the end. `clock_ahead_ms`
 tells how far the clock of a node is ahead, whose kubelet's timestamps prove charges, and `dated` corrects the
 proof by it.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +30,12 @@ from timekeeper.core.values import GPURequest
 
 _DEFAULT_GRACE_S = 30
 _LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
+# within which a kubelet that hears of it has ended a pod that was removed by force: 5 s, and 10 for its watch
+FORCED_MS = 15_000
+RENEWED_MS = 10_000  # how often a kubelet renews its Lease
+_ENDS_FORCED = (1, 31)  # the first kubelet that does (kubernetes#124063)
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
+_VERSION = re.compile(r"v([0-9]{1,3})\.([0-9]{1,3})\.")
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"  # those that kubelets renew
@@ -52,6 +59,7 @@ class PodHold:
     # deletions that were requested
     grace_ms: int = 1000 * _DEFAULT_GRACE_S
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
+    asked_ms: int = 0  # how long a kubelet that has begun with the longest requested deletion goes on with it
     has_finalizer: bool = False  # `names.GANG_FORGIVEN`, which keeps its object
     finishes: tuple[
         int, ...
@@ -67,6 +75,7 @@ class NodeSight:
 
     boot: str = ""  # the boot ID; "": unknown
     report: NodeHolders | None = None  # the *fresh* report of its agent (`holders.fresh_holders`)
+    ends_forced: bool = False  # its kubelet ends pods that were removed by force
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +88,23 @@ class Vanished:
     listed_ms: int | None = None  # when a fresh report last listed it
     is_listed: bool = False  # the latest fresh report lists it
     left_ms: int | None = None  # when a report said that it has left
+    users: tuple[str, ...] = ()  # of a claim: the UIDs of the pods that may still use its devices
+    quick_ms: int | None = None  # within which a kubelet that hears of it ends it; None: not known
+    # when such a kubelet renewed its Lease first and last since the removal was seen
+    first_ms: int | None = None
+    last_ms: int = 0
 
     @property
     def until_ms(self) -> int:
         """When its hold is over, as far as is known now; while it `is_listed`, not before the next report."""
         if self.left_ms is not None:
             return max(self.removed_ms, self.left_ms)
-        return max(self.removed_ms + self.grace_ms, self.listed_ms or 0)
+        until_ms = self.removed_ms + self.grace_ms
+        if self.quick_ms is not None and self.first_ms is not None:
+            # one whose first renewal came late was away, and heard of it then
+            ended_ms = max(self.removed_ms, self.first_ms - RENEWED_MS) + self.quick_ms
+            until_ms = min(until_ms, ended_ms) if self.last_ms >= ended_ms else until_ms
+        return max(until_ms, self.listed_ms or 0)
 
     def is_held(self, now_ms: int) -> bool:
         """Whether the pod still holds its cards."""
@@ -107,6 +126,7 @@ def pod_hold(pod: Json) -> PodHold:
     finishes = _proved_finishes(status) if over else ()
     bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
     ahead_ms = None if bound_ms is None or began_ms is None else began_ms - bound_ms
+    asked_s = _seconds(metadata.get("deletionGracePeriodSeconds"))
     return PodHold(
         bound_ms=bound_ms,
         over=over,
@@ -116,6 +136,7 @@ def pod_hold(pod: Json) -> PodHold:
         witnessed_ms=_witnessed_ms(status),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
+        asked_ms=1000 * asked_s + _LEAST_GRACE_MS if asked_s else 0,
         has_finalizer=GANG_FORGIVEN in sequence(metadata.get("finalizers")),
         finishes=finishes,
         began_ahead_ms=ahead_ms if finishes else None,
@@ -142,6 +163,7 @@ def later(before: PodHold | None, now: PodHold) -> PodHold:
         reported_ms=_least(before.reported_ms, now.reported_ms),
         witnessed_ms=max(before.witnessed_ms, now.witnessed_ms),
         grace_ms=max(before.grace_ms, now.grace_ms),
+        asked_ms=max(before.asked_ms, now.asked_ms),
     )
 
 
@@ -178,7 +200,8 @@ def vanished(
     if not was_watched:
         return Vanished(min(seen_ms, last_evidence_ms), most_grace_ms)
     at_ms = removed_ms(hold.deletion_ms, seen_ms, last_evidence_ms)
-    return Vanished(at_ms, min(hold.grace_ms, most_grace_ms))
+    quick_ms = max(FORCED_MS, hold.asked_ms)
+    return Vanished(at_ms, min(hold.grace_ms, most_grace_ms), quick_ms=quick_ms)
 
 
 def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished:
@@ -194,12 +217,27 @@ def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished
     gone, report = replace(gone, boot=gone.boot or sight.boot), sight.report
     if report is None:
         return replace(gone, is_listed=False)
-    if uid in report.pods:
+    if not report.pods.keys().isdisjoint(gone.users or (uid,)):
         return replace(gone, is_listed=True, listed_ms=max(at_ms, gone.listed_ms or 0))
     is_other_boot = bool(gone.boot and sight.boot) and gone.boot != sight.boot
     if report.known and (gone.is_listed or is_other_boot):
         return replace(gone, is_listed=False, left_ms=at_ms)
     return gone
+
+
+def heard(gone: Vanished, at_ms: int) -> Vanished:
+    """The vanished pod, now that the Lease of its kubelet, which ends pods that were removed by force, was
+    renewed at this time. The kubelet hears of the next pod on these cards later: its watch is one."""
+    if at_ms <= gone.removed_ms:
+        return gone
+    return replace(gone, first_ms=gone.first_ms or at_ms, last_ms=max(at_ms, gone.last_ms))
+
+
+def ends_forced(node: Json) -> bool:
+    """Whether the node's kubelet ends a pod within seconds once it hears that it was removed by force."""
+    told = str(mapping(mapping(node.get("status")).get("nodeInfo")).get("kubeletVersion"))
+    found = _VERSION.match(told)
+    return found is not None and (int(found[1]), int(found[2])) >= _ENDS_FORCED
 
 
 def grace_ms(pod: Json, most_ms: int = 2**53) -> int:

@@ -75,7 +75,7 @@ class ClaimComparison:
 
     def check(self, session: StoredSession) -> None:
         """One session, of any kind."""
-        if session.ended_ms is not None:
+        if session.ended_ms is not None or session.vanished_ms is not None:
             return
         if session.kind == "claim":
             self._open.setdefault(session.owner_uid, []).append(session)

@@ -234,6 +234,7 @@ class ClusterState:
                 self._see_given(name, given, at_ms)
             case NodeLease():
                 self.nodes.see_lease(item, deleted)
+                self.pods.without_object.hear(item.name, None if deleted else item.heard_ms)
                 self.pods.date_again(item, at_ms)
             case BudgetConfigMap(name):
                 self.config_maps.keep(name, item, deleted)

@@ -6,14 +6,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from timekeeper.core import names
-from timekeeper.core.ledger.hold import NodeSight
+from timekeeper.core.ledger.hold import RENEWED_MS, NodeSight
 from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount
 from timekeeper.core.tables import Table
 from timekeeper.core.values import WHOLE_MILLI, Card
-
-RENEWED_MS = 10_000  # how often a kubelet renews its Lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from timekeeper.accounts.pods import (
     metered_view,
 )
 from timekeeper.core.ledger import hold
-from timekeeper.core.ledger.hold import Vanished
+from timekeeper.core.ledger.hold import RENEWED_MS, Vanished
+from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.tables import GroupTable, Table
 from timekeeper.settler.cluster.claim_requests import ClaimRequests
-from timekeeper.settler.cluster.known_nodes import RENEWED_MS, KnownNodes, NodeLease
+from timekeeper.settler.cluster.known_nodes import KnownNodes, NodeLease
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
 from timekeeper.settler.cluster.pods_without_object import PodsWithoutObject
 
@@ -190,7 +191,7 @@ class WatchedPods(Table[str, LedgerPod]):
             if pod.charge == "cards" and pod.uid not in there:
                 self._remove_pod(pod, at_ms, seen=False)
             elif pod.uid not in all_uids and pod.uses.gone_ms is None:
-                self._remove_object(pod, at_ms)
+                self._remove_object(pod, at_ms, seen=False)
         for pod in pods:
             if pod.uses_claims:
                 self._see_user(pod, at_ms)
@@ -271,6 +272,10 @@ class WatchedPods(Table[str, LedgerPod]):
     def _put_read(self, read: LedgerPod, deleted: bool, at_ms: int) -> None:
         """The pod as it is charged in its namespace: as admission wrote it, or as it is metered."""
         known = self.get(read.uid)
+        if read.uses.hold is not None and known is not None and known.uses.gone_ms is None:
+            read = replace(read, uses=replace(read.uses, hold=hold.later(known.uses.hold, read.uses.hold)))
+        if read.uses.hold is not None and not deleted:
+            self.without_object.remove(read.uid)  # it may live again
         if known is not None and known.uses.is_served:
             read = _served(read)
         before = charged_pod(self, read.uid)
@@ -293,7 +298,7 @@ class WatchedPods(Table[str, LedgerPod]):
         if before is not None:
             self._cease(before)
         if deleted:
-            self._remove_object(read, at_ms)
+            self._remove_object(read, at_ms, seen=True)
         else:
             self[read.uid] = replace(read, charge="none", as_read=read) if read.charge == "cards" else read
 
@@ -386,9 +391,13 @@ class WatchedPods(Table[str, LedgerPod]):
         if pod.gang_key is not None and pod.membership.leaves_for_another and not had_left:
             self.preempted_gangs.add(pod.gang_key)
 
-    def _remove_object(self, pod: LedgerPod, at_ms: int) -> None:
+    def _remove_object(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
         """Its object is gone."""
         self.obstructed.pop(pod.uid, None)
+        last = pod.uses.hold
+        if seen and pod.node and last is not None and not last.over:
+            gone = hold.vanished(last, at_ms, at_ms, FOREVER_MS)
+            self.without_object.add(pod.uid, pod.node, gone, at_ms)
         if pod.uses_claims:
             uses = replace(pod.uses, gone_ms=at_ms, is_holding=False)
             self[pod.uid] = replace(_as_read(pod), charge="claims", uses=uses)
@@ -399,7 +408,7 @@ class WatchedPods(Table[str, LedgerPod]):
         before = charged_pod(self, pod.uid)
         if before is not None:
             self._cease(before)
-        self._remove_object(pod, at_ms)
+        self._remove_object(pod, at_ms, seen)
         if not pod.node:
             if len(self.deleted_waiting) < self.most_deleted:
                 last_ms = at_ms if seen else self.current_ms
@@ -415,7 +424,7 @@ class WatchedPods(Table[str, LedgerPod]):
             return
         alive_ms = self._nodes.alive_ms(pod.node, self.current_ms)
         self.deleted[pod.uid] = DeletedPod(pod, at_ms, seen, alive_ms)
-        if pod.ended_ms is None and pod.uid not in self.without_object.holds:  # else it is reported again
+        if pod.ended_ms is None:
             self.without_object.add(pod.uid, pod.node, Vanished(at_ms, 0), at_ms)
 
 

@@ -14,7 +14,7 @@ from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_status
 from timekeeper.core.ledger import hold
-from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms
+from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms, ends_forced
 from timekeeper.core.object_names import millis
 from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.request.claims import namespaced, read_template
@@ -186,7 +186,7 @@ def read_node(raw: Json) -> KnownNode:
     """A node with the cards of its inventory. If that cannot be read: no cards, and the reason."""
     name, report, fault = _name(raw), fresh_holders(raw), ""
     gpus = node_facts(raw).capacity
-    sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report)
+    sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report, ends_forced(raw))
     cards: tuple[Card, ...] = ()
     try:
         cards = charged_cards(raw)

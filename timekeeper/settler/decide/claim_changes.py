@@ -15,9 +15,10 @@ from timekeeper.accounts.claims.claim_sessions import (
     reserving,
     session_uids,
     used_by,
+    user_uids,
 )
 from timekeeper.accounts.pods import LedgerPod, charged_pod, claim_user
-from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
+from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget, evidence, vanish
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -185,14 +186,11 @@ class _ClaimTick(TickFacts):
         if not sight.is_listed:
             return sight.at_ms
         pods = map(self._user, session.consumers.split())
-        ends = [self._pod_end_ms(pod) or 0 for pod in pods if pod is not None]
+        ends = [pod.claims_end_ms or 0 for pod in pods if pod is not None]
         last_ms = max((self._look_ms(sight), *ends))
         allocation = sight.claim.allocation
         next_ms = allocation.stamp_ms if allocation and allocation.stamp_ms else sight.at_ms
         return min(last_ms, sight.at_ms, max(next_ms, session.bound_ms))
-
-    def _pod_end_ms(self, pod: LedgerPod) -> int | None:
-        return pod.claims_end_ms(self.settings.max_grace_period_ms)
 
     def miss_absent(self, listed: Relist) -> None:
         """The claims of sessions that hold nothing in a list, or are not in it, changed since the last
@@ -223,7 +221,7 @@ class _ClaimTick(TickFacts):
                 self.claims.lost.discard(uid)
                 continue
             known = {user: self._user(user) for user in session.consumers.split()}
-            ends = {each: 0 if pod is None else self._pod_end_ms(pod) for each, pod in known.items()}
+            ends = {each: 0 if pod is None else pod.claims_end_ms for each, pod in known.items()}
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))
             if not left and self.now_ms >= last_ms:
@@ -232,7 +230,23 @@ class _ClaimTick(TickFacts):
                 self.changes.put(replace(session, consumers=left, watermark_ms=last_ms))
 
     def _end(self, session: Session, end_ms: int) -> None:
-        self.changes.put(end_claim_session(session, end_ms))
+        """It ended then, or a pod of it that was removed holds its devices for longer, as it would cards."""
+        pods, end_ms = self.cluster.pods.without_object, max(end_ms, session.bound_ms)
+        known = {uid: pods.holds[uid] for uid in user_uids(session) if uid in pods.holds}
+        held = {uid: gone for uid, gone in known.items() if gone.is_held(end_ms)}
+        if not held:
+            self.changes.put(end_claim_session(session, end_ms))
+            return
+        longest = max(held.values(), key=lambda gone: gone.until_ms)
+        gone = replace(
+            longest,
+            grace_ms=min(longest.grace_ms, self.settings.max_grace_period_ms),
+            quick_ms=max(gone.quick_ms or gone.grace_ms for gone in held.values()),
+            listed_ms=max(end_ms, longest.listed_ms or 0),  # at least
+            users=tuple(held),
+        )
+        pods.add(session.uid, session.node, gone, end_ms)
+        self.changes.put(vanish(session, pods.holds[session.uid], evidence(session, None, None)))
 
 
 def _is_unpublished(charge: ClaimCharge) -> bool:

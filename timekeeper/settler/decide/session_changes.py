@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, replace
 
+from timekeeper.accounts.claims.claim_sessions import user_uids
 from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod, charged_pod
 from timekeeper.accounts.session import (
@@ -264,10 +265,10 @@ class _PodTick(TickFacts):
         gone = hold.vanished(last, at_ms, last_ms, most_ms, was_watched)
         if moved_ms is not None and last_ms <= moved_ms < gone.until_ms:  # its host went on as another Node
             gone = Vanished(moved_ms, 0)
-        if session.uid not in pods.holds:
-            pods.add(session.uid, session.node, gone, at_ms)
+        pods.add(session.uid, session.node, gone, at_ms)
         seen = pods.holds[session.uid]
-        gone = pods.holds[session.uid] = replace(seen, removed_ms=gone.removed_ms, grace_ms=gone.grace_ms)
+        gone = replace(seen, removed_ms=gone.removed_ms, grace_ms=gone.grace_ms, quick_ms=gone.quick_ms)
+        pods.holds[session.uid] = gone
         unseen = replace(vanish(session, gone, known), was_unseen=not was_watched)
         self.changes.sessions[session.uid] = replace(unseen, settled_ms=None)
 
@@ -280,22 +281,26 @@ class _PodTick(TickFacts):
             if each.charge in ("reserved", "host") or each.vanished_ms is None:
                 continue
             if uid not in pods.holds and uid not in changed:
-                gone = Vanished(each.vanished_ms, each.grace_ms)
+                users = user_uids(each) if each.is_claim else ()
+                gone = Vanished(each.vanished_ms, each.grace_ms, users=users)
                 # the Node's report may be older than this process: it counts until its last evidence
                 known_ms = self.cluster.watermark_ms(each.node) or each.vanished_ms
                 pods.add(uid, each.node, gone, known_ms)
         pods.is_complete = True
 
     def follow_vanished(self) -> None:
-        """Vanished pods hold their cards while their node lists them, and until it reports them gone."""
+        """Vanished pods hold their cards and devices while their node lists them, and until it reports them
+        gone. One that uses claims alone has no session: theirs ask for its hold once they are released."""
         pods, changed = self.cluster.pods.without_object, self.changes.sessions
-        for uid in list(pods.holds):
+        known_ms = self.ledger.watermarks.get(CLAIMS_SEEN, self.now_ms)
+        for uid, node in list(pods.nodes.items()):
             session = changed.get(uid) or self.ledger.session(uid)
+            gone = pods.confirm(uid, self.cluster.watermark_ms(node))
+            if session is None and gone.is_held(known_ms):
+                continue  # a claim may have been released while it lasted
             if session is None or session.vanished_ms is None or session.settled_ms is not None:
                 pods.remove(uid)
-                continue
-            gone = pods.confirm(uid, self.cluster.watermark_ms(session.node))
-            if gone.until_ms != session.vanished_ms + session.grace_ms:
+            elif gone.until_ms != session.vanished_ms + session.grace_ms:
                 changed[uid] = replace(session, grace_ms=gone.until_ms - session.vanished_ms)
         self.ledger.listed = {uid for uid, gone in pods.holds.items() if gone.is_listed}
 

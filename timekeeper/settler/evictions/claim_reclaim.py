@@ -10,8 +10,10 @@ what is under way: the next settler reads them and goes on.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from secrets import token_hex
 
 from timekeeper import metrics
+from timekeeper.accounts.claims.claim_sessions import user_uids
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reclaim.choice import (
     HeldClaim,
@@ -61,6 +63,7 @@ class ReclaimRound:
         self._known = KnownDevices(context)
         self._history = ReclaimHistory()
         self._under_way: list[UnderWay] = []
+        self._used: dict[DeviceKey, str] = {}  # freed devices that removed pods may use -> their rules
         self._is_adopted = False
         self._sweep_ms = 0
         self._resting: dict[str, int] = {}  # UID of a waiting pod -> until when
@@ -90,6 +93,7 @@ class ReclaimRound:
             self._adopt(standings.now_ms)
         for each in self._under_way:  # an error at one leaves the others as they are by then
             self._replace(each, self._followed(each, standings))
+        self._keep_used(standings.now_ms)
         self._sweep()
         self._begin_for_all(standings)
         metrics.KEPT_DEVICES.set(sum(len(each.rules) for each in self._under_way))
@@ -200,13 +204,30 @@ class ReclaimRound:
         if rules is None:
             return
         self._sweep_ms = at_ms + SWEEP_MS
-        needed = {rule for each in self._under_way for rule in each.rules}
+        needed = {rule for each in self._under_way for rule in each.rules} | {*self._used.values()}
         left = [each for each in rules if each.heir is not None and each.name not in needed]
         if left:
             self._confirm()
         for each in left:
             if not self._rules.remove(each.name):
                 self._sweep_ms = at_ms
+
+    def _keep_used(self, now_ms: int) -> None:
+        """Keep free devices from all claims for as long as pods that were removed by force may use them."""
+        freed, is_metered = self._view.freed.items(), self._view.cluster.metered.meters
+        kept = {key: each for key, each in freed if now_ms < each.until_ms and not is_metered(each.namespace)}
+        for key in self._used.keys() - kept.keys():
+            self._remove([self._used.pop(key)])
+        new = kept.keys() - self._used.keys()
+        if not new or not self._is_adopted or not self._rules.version():
+            return
+        self._confirm()
+        for key in new & self._view.unheld().keys():
+            session = kept[key]
+            record = Heir(session.namespace, session.name, user_uids(session)[0], session.until_ms)
+            rule = self._rules.keep(key, record, token_hex(16))
+            if rule is not None:
+                self._used[key] = rule
 
     def _evicted(self, one: UnderWay, standings: ReclaimStandings) -> UnderWay:
         """The same after the evictions, if all that was decided is so still."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.claims.claim_sessions import consumers_of
+from timekeeper.accounts.claims.claim_sessions import consumers_of, decode_devices
 from timekeeper.accounts.claims.excess import ClaimExcess, ClassKnowledge, excesses
 from timekeeper.accounts.exhaustion.evictions import Pods
 from timekeeper.accounts.exhaustion.units import LeavingUnits
@@ -77,6 +77,7 @@ class TickView:
     settled: Mapping[str, Session]
     claim_users: Mapping[str, tuple[str, ...]]
     claims_milli: Mapping[str, int]
+    freed: Mapping[DeviceKey, Session]  # as `freed_devices`
     # UID of a pod without a node -> its request without what sessions of claims hold, where that is less
     unallocated: Mapping[str, GPURequest]
 
@@ -202,6 +203,18 @@ def cluster_view(cluster: ClusterState) -> ClusterView:
     )
 
 
+def freed_devices(cluster: ClusterState, ledger: LedgerState) -> Mapping[DeviceKey, Session]:
+    """The whole devices of freed claims that removed pods use, or used, each with its unsettled session."""
+    holds = cluster.pods.without_object.holds.items()
+    sessions = [ledger.sessions[uid] for uid, gone in holds if gone.users and uid in ledger.sessions]
+    return {
+        (device.driver, device.pool, device.device): session
+        for session in sessions
+        for device in decode_devices(session.devices)
+        if not device.share and not device.is_admin
+    }
+
+
 def tick_view(cluster: ClusterState, ledger: LedgerState, held: HeldView) -> TickView:
     """As of the tick that was written last. It costs what has changed since the last one."""
     cache = ledger.statement_cache
@@ -218,5 +231,6 @@ def tick_view(cluster: ClusterState, ledger: LedgerState, held: HeldView) -> Tic
         settled=ledger.settled.frozen(),
         claim_users=ledger.claim_users.frozen(),
         claims_milli=ledger.claims_milli.frozen(),
+        freed=freed_devices(cluster, ledger),
         unallocated=ledger.without_node.rest.frozen(),
     )
