@@ -3,51 +3,59 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 from deploy.local.real_node import GATEWAY
 from tests.kubelet.worlds import World
 
+Late = asyncio.Queue[tuple[float, bytes]]
+
 
 class Line:
     """Between kubelet and API server. ``lag_s``: how late each answer is from now on."""
 
-    def __init__(self, target: tuple[str, int]) -> None:
-        self.lag_s, self._target = 0.0, target
-        self.connections = 0  # that carried an answer
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+    def __init__(self, port: int) -> None:
+        self.lag_s, self.port, self._to = 0.0, 0, port
+        self._is_open = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
-        made = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, GATEWAY, 0), self._loop)
-        self.port: int = made.result().sockets[0].getsockname()[1]
+        self._is_open.wait()
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with await asyncio.start_server(self._serve, GATEWAY, 0) as server:
+            self.port = server.sockets[0].getsockname()[1]
+            self._is_open.set()
+            await self._stop.wait()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
 
     def close(self) -> None:
         """End all connections."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers, calls = await asyncio.open_connection(*self._target)
-        self.connections += 1
-        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        await asyncio.gather(
-            _copy(reader, calls),
-            self._receive(answers, late),
-            self._deliver(late, writer),
-            return_exceptions=True,
-        )
+        answers, calls = await asyncio.open_connection(GATEWAY, self._to)
+        late = Late()
+        parts = _copy(reader, calls), self._receive(answers, late), self._deliver(late, writer)
+        try:
+            await asyncio.gather(*parts)
+        except (OSError, asyncio.CancelledError):
+            return
+        finally:
+            for each in (calls, writer):
+                each.close()
+                with suppress(OSError):
+                    await each.wait_closed()
 
-    async def _receive(
-        self, answers: asyncio.StreamReader, late: "asyncio.Queue[tuple[float, bytes]]"
-    ) -> None:
+    async def _receive(self, answers: asyncio.StreamReader, late: Late) -> None:
         while part := await answers.read(65_536):
             late.put_nowait((self._loop.time() + self.lag_s, part))
         late.put_nowait((0.0, b""))
 
-    async def _deliver(
-        self, late: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter
-    ) -> None:
+    async def _deliver(self, late: Late, writer: asyncio.StreamWriter) -> None:
         while True:
             due_s, part = await late.get()
             await asyncio.sleep(due_s - self._loop.time())
@@ -66,12 +74,11 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 @contextmanager
 def lagging(world: World) -> Iterator[Line]:
     """The kubelet, started anew, speaks over such a line."""
-    file = world.stack.cp.node_kubeconfig(world.node.name)
-    before, url = file.read_text(), world.stack.cp.api.url
-    parts = urlsplit(url)
-    line = Line((GATEWAY, parts.port or 443))
-    restart(world, before.replace(f":{parts.port}", f":{line.port}"))
+    before = world.stack.cp.node_kubeconfig(world.node.name).read_text()
+    port = urlsplit(world.stack.cp.api.url).port or 443
+    line = Line(port)
     try:
+        restart(world, before.replace(f":{port}", f":{line.port}"))
         yield line
     finally:
         line.lag_s = 0

@@ -188,8 +188,9 @@ class Known:
         start, end = kubelet_says(raw)
         requested = 1000 * int(raw["metadata"].get("deletionGracePeriodSeconds", 0))
         in_spec = 1000 * int(raw["spec"]["terminationGracePeriodSeconds"])
-        pod.grace = max(pod.grace, requested, in_spec, 2_000)  # a kubelet gives 2 s at least
-        pod.asked = max(pod.asked, requested + 2_000 if requested else 0)
+        if pod.removed is None:  # else it is only told again
+            pod.grace = max(pod.grace, requested, in_spec, 2_000)  # a kubelet gives 2 s at least
+            pod.asked = max(pod.asked, requested + 2_000 if requested else 0)
         if start is not None and (pod.start is None or start < pod.start):
             pod.start, pod.settled = start, None
         if end is not None and pod.end is None:

@@ -1,8 +1,10 @@
-"""Pods that are deleted by force, with a grace period of ten minutes, on a real kubelet: one with a card, one
-with a device of a claim. Both are charged while their containers may run, and by one rule."""
+"""A pod that is deleted by force, with ten minutes of grace, on a real kubelet: with a card, and with a
+device of a claim. It is charged while its container may run, by one rule for both."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,107 +18,112 @@ DRIVER = "gpu.example.com"
 SOON_MS, GRACE_S = 15_000, 600
 
 
-@pytest.fixture(scope="module")
-def with_devices(world: World) -> Iterator[World]:
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Pods that do not obey SIGTERM, all with a card or all with a device."""
+
+    world: World
+    is_device: bool
+
+    def begin(self, name: str) -> int:
+        """A pod; its first process."""
+        call, main = self.world.stack.cp.api.call, container("main", STUBBORN, gpu_percent="10")
+        body = gpu_pod(name, main, terminationGracePeriodSeconds=GRACE_S)
+        if self.is_device:
+            spec = claim_spec({"name": "gpu", **wanted(DRIVER)})
+            call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+            main["resources"] = {"claims": [{"name": "gpu"}]}
+            body["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
+        call("POST", self.pods, body)
+        self.world.until(f"{name} to run", lambda: "Running" in str(self.pod(name)["status"]))
+        self.world.said(self.pod(name), "main", "begun")
+        self.world.until("its charge", lambda: self.session(name) != {})
+        return self.world.pid(self.pod(name), "main")
+
+    @property
+    def pods(self) -> str:
+        """The path of its pods."""
+        return claims.PODS if self.is_device else PODS
+
+    def pod(self, name: str) -> Json:
+        found: Json = self.world.stack.cp.api.call("GET", f"{self.pods}/{name}")
+        return found
+
+    def session(self, name: str) -> Json:
+        namespace = self.pods.split("/")[4]
+        query = f"/v1/sessions?namespace={namespace}"
+        listed: list[Any] = self.world.stack.get(query, self.world.reader)["sessions"]
+        return next((each for each in listed if each["pod"] == name), {})
+
+    def delete(self, name: str, grace_s: int = 0) -> None:
+        self.world.stack.cp.api.call("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})
+
+    def charged_ms(self, name: str) -> int:
+        """For how long after its removal, as far as it is known now; 0: nothing is known of that."""
+        session = self.session(name)
+        charged_ms: int = session["bound"] + session["amount"] // session["rateMilli"]
+        return charged_ms - session["vanished"] if session["vanished"] else 0
+
+    def ran_on_ms(self, pid: int) -> int:
+        """For how long it still runs."""
+        begun = time.monotonic()
+        self.world.until("its end", lambda: not lives(pid))
+        return round(1000 * (time.monotonic() - begun))
+
+
+@pytest.fixture(scope="module", params=["card", "device"])
+def holding(world: World, request: pytest.FixtureRequest) -> Iterator[Holding]:
+    if request.param == "card":
+        yield Holding(world, is_device=False)
+        return
     with dra_drivers(world, {DRIVER: ("--num-devices=4",)}), claims.prepared(world, {DRIVER: ""}):
-        yield world
+        yield Holding(world, is_device=True)
 
 
-def begin(world: World, name: str) -> tuple[Json, Json]:
-    """A pod with a card and one with a device, neither of which obeys SIGTERM."""
-    spec = {"terminationGracePeriodSeconds": GRACE_S}
-    world.create(gpu_pod(name, container("main", STUBBORN, gpu_percent="10"), **spec))
-    call = world.stack.cp.api.call
-    call("POST", CLAIMS, {"metadata": {"name": name}, "spec": claim_spec({"name": "gpu", **wanted(DRIVER)})})
-    user = gpu_pod(name, container("main", STUBBORN), **spec)
-    user["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
-    user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]
-    call("POST", claims.PODS, user)
-    world.until(f"{name} to run", lambda: claims.begun(world, name))
-    card, device = world.running(name), claims.pod(world, name)
-    for pod in (card, device):
-        world.said(pod, "main", "begun")
-    world.until("its charge", lambda: name in claims.sessions(world) and world.session(card) is not None)
-    return card, device
+def test_a_kubelet_that_is_there_ends_it_and_it_is_charged_for_seconds(holding: Holding) -> None:
+    pid = holding.begin("there")
+
+    holding.delete("there")
+
+    assert holding.ran_on_ms(pid) < SOON_MS
+    holding.world.until("it to be charged so", lambda: holding.charged_ms("there") == SOON_MS)
 
 
-def delete(world: World, name: str, grace_s: int = 0) -> None:
-    for pods in (PODS, claims.PODS):
-        world.stack.cp.api.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": grace_s})
-
-
-def ran_on_ms(world: World, pids: list[int]) -> int:
-    """For how long the last of them still runs."""
+def test_a_kubelet_that_is_away_runs_it_on_and_it_is_charged_until_it_is_back(holding: Holding) -> None:
+    pid = holding.begin("away")
+    holding.world.node.stop_kubelet()
+    holding.delete("away")
     begun = time.monotonic()
-    world.until("their end", lambda: not any(map(lives, pids)))
-    return round(1000 * (time.monotonic() - begun))
+    holding.world.until("more than seconds", lambda: holding.charged_ms("away") > 2 * SOON_MS)
+    assert lives(pid)
 
-
-def charged_ms(world: World, name: str, card: Json) -> dict[str, int]:
-    """For how long after their removal the card and the device are charged, as far as it is known now."""
-    found = {"card": world.session(card) or {}, "device": claims.sessions(world)[name]}
-    return {
-        what: session["bound"] + session["amount"] // session["rateMilli"] - session["vanished"]
-        for what, session in found.items()
-    }
-
-
-def test_a_kubelet_that_is_there_ends_both_and_both_are_charged_for_seconds(with_devices: World) -> None:
-    card, device = begin(with_devices, "there")
-    pids = [with_devices.pid(pod, "main") for pod in (card, device)]
-
-    delete(with_devices, "there")
-
-    assert ran_on_ms(with_devices, pids) < SOON_MS
-    both = {"card": SOON_MS, "device": SOON_MS}
-    with_devices.until("it to be charged so", lambda: charged_ms(with_devices, "there", card) == both)
-
-
-def test_a_kubelet_that_is_away_runs_both_on_and_both_are_charged_until_it_is_back(
-    with_devices: World,
-) -> None:
-    card, device = begin(with_devices, "away")
-    pids = [with_devices.pid(pod, "main") for pod in (card, device)]
-    with_devices.node.stop_kubelet()
-    delete(with_devices, "away")
-    begun = time.monotonic()
-    with_devices.until(
-        "more than seconds to be charged",
-        lambda: min(charged_ms(with_devices, "away", card).values()) > 2 * SOON_MS,
-    )
-    assert all(map(lives, pids))
-
-    with_devices.node.start_kubelet()
-    ran_on_ms(with_devices, pids)
+    holding.world.node.start_kubelet()
+    holding.ran_on_ms(pid)
     ended_ms = 1000 * (time.monotonic() - begun)
-    with_devices.node.wait_until_ready()
+    holding.world.node.wait_until_ready()
 
-    def is_charged_to_its_end() -> bool:
-        charged = charged_ms(with_devices, "away", card)
-        return all(ended_ms - 5_000 < ms < ended_ms + 2 * SOON_MS for ms in charged.values())
-
-    with_devices.until("it to be charged to its end", is_charged_to_its_end)
+    holding.world.until(
+        "its end to be charged", lambda: -SOON_MS < ended_ms - holding.charged_ms("away") < 2_000
+    )
 
 
-def test_a_kubelet_whose_watch_lags_has_ended_both_before_their_charge_ends(with_devices: World) -> None:
-    with lagging(with_devices) as line:
-        card, device = begin(with_devices, "lags")
-        pids = [with_devices.pid(pod, "main") for pod in (card, device)]
+def test_a_kubelet_whose_watch_lags_has_ended_it_before_its_charge_ends(holding: Holding) -> None:
+    with lagging(holding.world) as line:
+        pid = holding.begin("lags")
         line.lag_s = 5
 
-        delete(with_devices, "lags")
+        holding.delete("lags")
 
-        assert 5_000 < ran_on_ms(with_devices, pids) < SOON_MS
+        assert 5_000 < holding.ran_on_ms(pid) < SOON_MS
 
 
 def test_a_kubelet_that_has_begun_with_a_deletion_goes_on_with_it_whatever_comes_later(
-    with_devices: World,
+    holding: Holding,
 ) -> None:
-    card, device = begin(with_devices, "twice")
-    pids = [with_devices.pid(pod, "main") for pod in (card, device)]
-    delete(with_devices, "twice", grace_s=25)
-    delete(with_devices, "twice")
+    pid = holding.begin("twice")
+    holding.delete("twice", grace_s=25)
+    holding.world.said(holding.pod("twice"), "main", "asked")
+    holding.delete("twice")
 
-    assert SOON_MS < ran_on_ms(with_devices, pids) < 27_000
-    both = {"card": 27_000, "device": 27_000}
-    with_devices.until("it to be charged so", lambda: charged_ms(with_devices, "twice", card) == both)
+    assert SOON_MS < holding.ran_on_ms(pid) < 27_000
+    holding.world.until("it to be charged so", lambda: holding.charged_ms("twice") == 27_000)

@@ -269,3 +269,42 @@ def test_what_a_node_or_a_restored_etcd_says_changes_charges_of_its_own_pods_alo
         with played(number, fresh) as machine:
             came |= misreads(machine, random.Random(number))
     assert came == set(WORDS), (histories, came)
+
+
+def forces(machine: Machine, rng: random.Random) -> set[str]:
+    """Pods are deleted by force, some after a deletion with grace, while nodes renew Leases, fall silent
+    and boot anew, agents list, watches are cut, and settlers end; which kinds of ends came."""
+    machine.begins(T0, BUDGETS[3], rng.choice((SETTINGS[0], SETTINGS[5], SETTINGS[3])))
+    events: tuple[Callable[[], None], ...] = (
+        lambda: machine.goes(rng.randrange(99)),
+        lambda: machine.is_evicted(rng.randrange(99)),
+        lambda: machine.node_lives(rng.choice(NODES), 0, rng.choice((1, 7_000, 40_000)), rng.random() < 0.5),
+        lambda: machine.falls_silent_or_comes_back(rng.choice(NODES)),
+        lambda: machine.an_agent_tells(rng.choice(NODES), rng.randrange(32), rng.random() < 0.6, False),
+        lambda: machine.a_node_boots_anew(rng.choice(NODES), rng.random() < 0.5, rng.random() < 0.5),
+        machine.the_settler_is_killed,
+        machine.watches_are_cut,
+        machine.relist,
+        lambda: machine.our_clock_is_set(rng.choice((-7_200_000, -61_000, 90_000))),
+    )
+    chances = (8, 3, 4, 1, 2, 1, 1, 1, 1, 1)
+    for _ in range(14):
+        if len(machine.living()) < 5:
+            grace, team = rng.choice((0, 30, 300, 3600)), rng.choice(TEAMS)
+            machine.binds(rng.randrange(6), 30, team, rng.choice(NODES), grace, rng.random() < 0.7, 0)
+        machine.time_passes(rng.choice((1_000, 7_000, 20_000, 700_000)), rng.random() < 0.8)
+        rng.choices(events, chances)[0]()
+        machine.look()
+        machine.time_passes(rng.choice((1_000, 5_000, 12_000, 60_000)), rng.random() < 0.7)
+        machine.look()
+    gone = [pod for pod in machine.written.pods.values() if pod.last is not None and pod.removed is not None]
+    spans = [((pod.last or 0) - (pod.removed or 0), pod.grace) for pod in gone]
+    return {"seconds" if span < grace else "grace" if span == grace else "a list" for span, grace in spans}
+
+
+def test_a_pod_that_was_deleted_by_force_is_charged_for_seconds_or_for_its_grace(fresh: Url) -> None:
+    seed, came = profile.seed(), set[str]()
+    for number in range(seed, seed + (histories := examples(8, soak=400))):
+        with played(number, fresh) as machine:
+            came |= forces(machine, random.Random(number))
+    assert {"seconds", "grace"} <= came, (histories, came)
