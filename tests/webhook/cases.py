@@ -396,6 +396,7 @@ WAYS: dict[str, Way] = {
     "CDI's specifications": _path("/etc/cdi", "/etc/localtime"),
     "the kubelet's device plugins": _path("/var/lib/kubelet/device-plugins", "/var/lib/dbus"),
     "the kubelet's PodResources": _path("/var/lib/kubelet/pod-resources/kubelet.sock", "/var/lib/data"),
+    "the sockets of DRA drivers": _path("/var/lib/kubelet/plugins", "/var/lib/kubelet/seccomp"),
     "the socket of plugins that add devices": _path("/var/run/nri/nri.sock", "/var/run/nrich"),
     "containerd's socket": _path("/run/containerd/containerd.sock", "/run/log"),
     "Docker's socket, by the link": _path("/var/run/docker.sock", "/var/run/log"),
@@ -562,7 +563,7 @@ WAYS: dict[str, Way] = {
 
 # Ways of which a policy warns by default, and which it refuses where its binding says so.
 SUSPECT: dict[str, Way] = {
-    "the memory of devices": Way(mounting("/sys"), mounting("/system"), "node-path", HOST_PATH),
+    "the memory of devices": Way(mounting("/sys"), mounting("/systems"), "node-path", HOST_PATH),
     "control groups": Way(mounting("/sys//fs/cgroup/"), mounting("/srv/sys/fs"), "node-path", HOST_PATH),
     "volumes and tokens of other pods": Way(
         mounting("/var/lib/kubelet/pods"), mounting("/var/lib/kubelets/pods"), "node-path", HOST_PATH

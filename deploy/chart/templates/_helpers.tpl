@@ -44,7 +44,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- define "bursar.guarded" -}}
 {{- range .Values.policies.guardedPaths }}{{ println . }}{{ end }}
 {{- if ne .Values.kubeletDir "/var/lib/kubelet" }}
-{{- range list "device-plugins" "plugins_registry" "pod-resources" }}{{ printf "%s/%s\n" $.Values.kubeletDir . }}{{ end }}
+{{- range list "config.yaml" "device-plugins" "dra_manager_state" "kubeconfig" "pki" "plugins" "plugins_registry" "pod-resources" }}{{ printf "%s/%s\n" $.Values.kubeletDir . }}{{ end }}
 {{- end }}
 {{- end }}
 

@@ -2,8 +2,8 @@
 them: a line for each. The paths are those of timekeeper/core/admission/rules/denylist.py, and a test compares them. Without
 a cluster, as for `helm template`, `lookup` finds nothing. */}}
 {{- define "bursar.refusedNext" }}
-{{- $of_cards := "^/(proc|dev/(accel|char|dri|dxg|kfd|nvmap)|etc/(cdi|kubernetes|nvidia-container-runtime)|usr/local/nvidia|tmp/nvidia-mps|(var/)?run/(cdi|containerd|cri-dockerd\\.sock|crio|docker\\.sock|dockershim\\.sock|k3s|nri|podman)|var/lib/(k0s|kubelet/(device-plugins|plugins_registry|pod-resources)|rancher/(k3s|rke2)/agent)|var/snap/microk8s)(/|$)|^/(dev/nv(host|idia)|(var/)?run/nvidia)" }}
-{{- $above := "^/(dev|etc|run|usr|usr/local|var|var/run|var/lib|var/lib/kubelet|var/lib/rancher|var/lib/rancher/(k3s|rke2)|var/snap)?$" }}
+{{- $of_cards := "^/(dev/(accel|char|dri|dxg|kfd|nvgpu|nvmap)|etc/(cdi|containerd|containers/oci|crio|docker|gpu-manager|kubernetes|nri|nvidia-container-runtime|rancher|vgpu-manager)|opt/nri|proc|system/run|usr/(local/(nvidia|vgpu)|share/containers/oci)|var/(lib/(k0s|kubelet/(config\\.yaml|device-plugins|dra_manager_state|kubeconfig|pki|plugins|plugins_registry|pod-resources)|rancher/(k3s/(agent|server)|rke2/(agent|server)))|snap/microk8s)|tmp/nvidia-mps|(var/)?run/(cdi|containerd|containers/oci|cri-dockerd\\.sock|crio|docker|docker\\.sock|dockershim\\.sock|host-containerd|isulad\\.sock|k0s|k3s|koord-runtimeproxy|nri|podman))(/|$)|^/(dev/(elastic-gpu|nv(host|idia))|(var/)?run/nvidia)" }}
+{{- $above := "^/(dev|etc|etc/containers|opt|run|run/containers|system|usr|usr/local|usr/share|usr/share/containers|var|var/lib|var/lib/kubelet|var/lib/rancher|var/lib/rancher/k3s|var/lib/rancher/rke2|var/run|var/run/containers|var/snap)?$" }}
 {{- $guarded := include "bursar.guarded" . | splitList "\n" | compact }}
 {{- $exempt := include "bursar.exempt" . | replace "\"" "" | splitList ", " }}
 {{- range (lookup "v1" "Namespace" "" "").items }}

@@ -56,7 +56,26 @@ REACHING = [
     "/var/run/docker.sock",
     "/run/containerd/containerd.sock",
     "/var/lib/kubelet/device-plugins/kubelet.sock",
+    "/var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock",  # a DRA driver's
+    "/var/lib/kubelet/plugins",
+    "/var/lib/kubelet/dra_manager_state",  # names the CDI devices of each claim
+    "/var/lib/kubelet/pki/kubelet-client-current.pem",
+    "/var/lib/kubelet/config.yaml",  # names the folder of static pods
     "/var/lib/kubelet",
+    "/var/lib",
+    "/run/k0s/containerd.sock",
+    "/run/docker/containerd/containerd.sock",
+    "/run/host-containerd/containerd.sock",  # Bottlerocket's
+    "/system/run/containerd/containerd.sock",  # of Talos
+    "/run/isulad.sock",
+    "/var/run/koord-runtimeproxy/runtimeproxy.sock",
+    "/opt/nri/plugins",
+    "/run/containers/oci/hooks.d",  # CRI-O's
+    "/var/lib/rancher/k3s/server/manifests",
+    "/usr/local/vgpu/containers",  # HAMi's limits
+    "/etc/gpu-manager/vm",
+    "/dev/elastic-gpu-0a1b-0",
+    "/dev/nvgpu/igpu0",
     "/var",
     "/var/run/nvidia/driver",
 ]
@@ -71,6 +90,9 @@ HARMLESS = [
     "/mnt/nvidia",
     "/process",
     "/var/lib/docker-data",
+    "/var/lib/kubelet/seccomp",
+    "/var/lib/kubelet/plugins-of-ours",
+    "/opt/cni/bin",
     "/var/runner",
 ]
 
