@@ -29,8 +29,8 @@ class Peer:
     token_file: Path | None = None
 
     def ask(self, path: str, body: Json) -> Json:
-        """The answer's JSON. Raises a Problem: 429 if the role said so, 400 with its sentence on the manifest
-        if it rejects the body, else 503."""
+        """The answer's JSON. Raises a Problem: 400 with its sentence on the manifest if it rejects the body,
+        else 503."""
         try:
             answer = self._posted(path, orjson.dumps(body))
         except (OSError, ValueError) as error:
@@ -40,8 +40,6 @@ class Peer:
         if status == HTTPStatus.OK and said is not None:
             return said
         detail = str((said or {}).get("detail") or answer.body[:500].decode(errors="replace").strip())
-        if status == HTTPStatus.TOO_MANY_REQUESTS:
-            raise Problem(429, detail, headers={"Retry-After": "1"})
         if status == HTTPStatus.BAD_REQUEST:
             raise Problem(400, f"the {self.name} says: {detail}", "manifest")
         raise unavailable(f"the {self.name} answered {status}: {detail}")

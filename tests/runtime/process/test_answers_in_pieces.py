@@ -2,13 +2,14 @@
 
 import socket
 from collections.abc import Iterator
+from contextvars import copy_context
 from http import HTTPStatus
 from itertools import repeat
 from threading import Thread
 
 import pytest
 
-from timekeeper.runtime.http.connection import HttpConnection
+from timekeeper.runtime.http.connection import PATIENCE_S, HttpConnection
 from timekeeper.runtime.http.service import HttpAnswer
 
 PIECE = b"x" * 1024 * 1024
@@ -60,3 +61,16 @@ def test_a_client_that_takes_a_little_now_and_then_gets_no_endless_answer() -> N
 
     with pytest.raises(TimeoutError, match="too slowly"):
         client.send(repeat(PIECE))
+
+
+def test_a_client_that_others_wait_for_has_less_time_from_then_on() -> None:
+    client = Taking(turn_s=0.25)
+
+    def made() -> Iterator[bytes]:
+        PATIENCE_S.set(lambda: 10.0 if client.now_s > 100.0 else 600.0)
+        yield from repeat(PIECE)
+
+    with pytest.raises(TimeoutError, match="too slowly"):
+        copy_context().run(client.send, made())
+
+    assert 100.0 < client.now_s < 110.0

@@ -34,7 +34,7 @@ from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.api.create_app import app_of
 from timekeeper.api.http.routes import TABLE
-from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
+from timekeeper.api.ledger.seats import SEATS, Seats
 from timekeeper.core.ledger.metering import Evidence, Interval, WitnessedInterval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.sessions import CHARGED, WITNESSED, pending
@@ -928,7 +928,7 @@ def test_who_goes_away_in_the_middle_of_a_report_keeps_nothing_open(many: Books)
 @pytest.mark.untraced
 def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many: Books) -> None:
     path = f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod"
-    many.client = app_of(replace(many.services, report_streams=ReportSeats(wait_s=0.1))).test_client()
+    many.client = app_of(replace(many.services, report_streams=Seats(wait_s=0.1))).test_client()
     reading = [many.get(path) for _ in range(3)]
 
     refused = many.get(path)

@@ -2,13 +2,17 @@
 their processes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
+import orjson
 import pytest
 from flask.testing import FlaskClient
 
+from deploy.local.limits import LONGEST_S
 from scheduler_ext.model.standing_table import decode as decode_for_extender
 from scheduler_ext.model.standing_table import standings_at
 from scheduler_ext.scoring.selection import Policies
@@ -18,6 +22,7 @@ from tests.runtime.lines import into
 from tests.scheduler_ext.preemption_worlds import of
 from tests.scheduler_ext.worlds import node as cards_node
 from tests.scheduler_ext.worlds import on, percent, rebuilt
+from tests.support.waiting import eventually
 from tests.timekeeper.worlds import (
     ADMIN,
     CA,
@@ -34,6 +39,7 @@ from tests.timekeeper.worlds import (
 from tests.webhook.worlds import POLICY
 from tests.worlds import Json, card
 from timekeeper.api.create_app import app_of, create_services
+from timekeeper.api.http.services import Services
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.texts import LEDGER_ALONE
 from timekeeper.edge.http1 import HttpResponse
@@ -65,6 +71,7 @@ class InProcess(Peer):
 class Planner:
     town: Town
     client: FlaskClient
+    services: Services
 
     def asks(self, manifest: Json, status: int = 200, bearer: str = ADMIN, **more: object) -> Any:
         body = {"version": 1, "namespace": "team-a", "manifest": manifest, **more}
@@ -87,7 +94,7 @@ def planner_of(town: Town, policy: AdmissionPolicy = POLICY, spent_s: Iterator[f
     peers = peers_of(lambda: asking.standings(), policy, spent_s)
     gate = Gate(town.reviews.post, "bursar", town.clock)
     services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
-    asking = Planner(town, app_of(services).test_client())
+    asking = Planner(town, app_of(services).test_client(), services)
     return asking
 
 
@@ -255,6 +262,42 @@ def test_who_may_not_simulate_here_is_refused(planner: Planner) -> None:
     problem = planner.asks(pod("one"), status=403, bearer=READER)
 
     assert problem["detail"] == "reader may not create simulations.bursar.dev in namespace team-a"
+
+
+def test_who_simulates_all_the_time_lets_others_have_their_turn(planner: Planner) -> None:
+    """The first is under way, and more of the same account wait, when another account asks."""
+    under_way, go_on, polled = Event(), Event(), planner.standings()
+    peers = peers_of(lambda: polled)
+    webhook = peers.webhook
+    assert isinstance(webhook, InProcess)
+    order: list[str] = []
+
+    def admits(body: bytes) -> tuple[int, bytes]:
+        order.append(orjson.loads(body)["reviews"][0]["request"]["object"]["metadata"]["name"])
+        under_way.set()
+        go_on.wait(LONGEST_S)
+        return cast("tuple[int, bytes]", webhook.called(body))
+
+    planner.services = replace(
+        planner.services, peers=replace(peers, webhook=replace(webhook, called=admits))
+    )
+    planner.town.reviews.tokens[READER] = user_status("reader")
+    with ThreadPoolExecutor(4) as pool:
+
+        def asks(name: str, bearer: str = ADMIN, namespace: str = "team-a") -> "Future[Any]":
+            client = replace(planner, client=app_of(planner.services).test_client())
+            return pool.submit(client.asks, pod(name), bearer=bearer, namespace=namespace)
+
+        answers = [asks("first")]
+        assert under_way.wait(LONGEST_S)
+        for waiting, given in enumerate((("again",), ("more",), ("hers", READER, "team-b")), 1):
+            answers.append(asks(*given))
+            eventually(lambda waiting=waiting: planner.services.simulations.waiting() == waiting)
+        go_on.set()
+        outcomes = [answer.result(LONGEST_S)["pods"][0]["outcome"] for answer in answers]
+
+    assert outcomes == ["fits"] * 4
+    assert order == ["first", "hers", "again", "more"]
 
 
 def test_what_is_no_simulation_is_refused(planner: Planner) -> None:

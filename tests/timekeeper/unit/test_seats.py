@@ -8,25 +8,25 @@ import pytest
 
 from deploy.local.limits import LONGEST_S
 from tests.support.waiting import eventually
-from timekeeper.api.ledger.report_seats import MAX_WAITING, MAX_WAITING_EACH, ReportKey, ReportSeats
+from timekeeper.api.ledger.seats import MAX_WAITING, MAX_WAITING_EACH, SeatKey, Seats
 from timekeeper.runtime.http.problem_details import Problem
 
 MAL, VICTIM = "system:serviceaccount:mal", "system:serviceaccount:victim"
-HERS = ReportKey(VICTIM, "victim")
-DASHBOARD = ReportKey("grafana", "")
+HERS = SeatKey(VICTIM, "victim")
+DASHBOARD = SeatKey("grafana", "")
 
 
 class Line:
     """Callers of seats, each in a thread. ``served``: their names in the order in which they were read; each
     is read until `release` lets one more go. ``refused``: of each the seconds to wait."""
 
-    def __init__(self, seats: ReportSeats, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, seats: Seats, pool: ThreadPoolExecutor) -> None:
         self.seats, self._pool = seats, pool
         self.served: list[str] = []
         self.refused: list[str] = []
         self._gates: list[Event] = []
 
-    def ask(self, name: str, key: ReportKey, cost: int = 1) -> "Future[int]":
+    def ask(self, name: str, key: SeatKey, cost: int = 1) -> "Future[int]":
         """The status; returns when it waits, is read or is refused."""
         before = self._counts()
         found = self._pool.submit(self._read, name, key, cost)
@@ -36,7 +36,7 @@ class Line:
     def _counts(self) -> tuple[int, int, int]:
         return self.seats.waiting(), len(self.served), len(self.refused)
 
-    def _read(self, name: str, key: ReportKey, cost: int) -> int:
+    def _read(self, name: str, key: SeatKey, cost: int) -> int:
         gate = Event()
         try:
             with self.seats.taken(key, cost):
@@ -60,7 +60,7 @@ def pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(32)
 
 
-def status(seats: ReportSeats, key: ReportKey) -> int:
+def status(seats: Seats, key: SeatKey) -> int:
     try:
         with seats.taken(key, 1):
             return 200
@@ -71,16 +71,16 @@ def status(seats: ReportSeats, key: ReportKey) -> int:
 @pytest.mark.parametrize(
     "keys",
     [
-        [ReportKey(MAL, "mal")] * 6,
-        [ReportKey(MAL, f"mal-{at}") for at in range(6)],
-        [ReportKey(f"user-{at}", "mal") for at in range(6)],
+        [SeatKey(MAL, "mal")] * 6,
+        [SeatKey(MAL, f"mal-{at}") for at in range(6)],
+        [SeatKey(f"user-{at}", "mal") for at in range(6)],
     ],
     ids=["the same report", "one account about many namespaces", "many accounts about one namespace"],
 )
 def test_six_reports_of_one_tenant_leave_a_seat_to_every_other_caller(
-    keys: list[ReportKey], pool: ThreadPoolExecutor
+    keys: list[SeatKey], pool: ThreadPoolExecutor
 ) -> None:
-    line = Line(ReportSeats(), pool)
+    line = Line(Seats(), pool)
     answers = [line.ask("mal", key, 10_000) for key in keys]
     assert line.served == ["mal"]  # the others wait for it, or are refused
 
@@ -96,11 +96,11 @@ def test_six_reports_of_one_tenant_leave_a_seat_to_every_other_caller(
 
 
 def test_what_waits_is_served_in_rounds_and_in_each_the_cheapest_first(pool: ThreadPoolExecutor) -> None:
-    line = Line(ReportSeats(2, wait_s=20), pool)
+    line = Line(Seats(2, wait_s=20), pool)
     for name, key, cost in (
-        *((f"mal-{at}", ReportKey(MAL, "mal"), 1) for at in range(4)),
-        ("dear", ReportKey("one", "a"), 300),
-        ("cheap", ReportKey("two", "b"), 100),
+        *((f"mal-{at}", SeatKey(MAL, "mal"), 1) for at in range(4)),
+        ("dear", SeatKey("one", "a"), 300),
+        ("cheap", SeatKey("two", "b"), 100),
         ("victim", HERS, 200),
     ):
         line.ask(name, key, cost)
@@ -112,8 +112,8 @@ def test_what_waits_is_served_in_rounds_and_in_each_the_cheapest_first(pool: Thr
 
 
 def test_one_seat_is_kept_for_readers_of_the_whole_cluster() -> None:
-    seats = ReportSeats(2, wait_s=0.05)
-    with seats.taken(ReportKey(MAL, "mal"), 1):
+    seats = Seats(2, wait_s=0.05)
+    with seats.taken(SeatKey(MAL, "mal"), 1):
         assert status(seats, HERS) == 503
         with seats.taken(DASHBOARD, 1):
             assert status(seats, DASHBOARD) == 503
@@ -122,11 +122,11 @@ def test_one_seat_is_kept_for_readers_of_the_whole_cluster() -> None:
 
 def test_who_fills_his_part_of_the_places_is_refused_and_gives_way(pool: ThreadPoolExecutor) -> None:
     """Each of them holds a thread of the process, so their number is bounded."""
-    line = Line(ReportSeats(2, wait_s=20), pool)
-    line.ask("first", ReportKey("first", "f"))
-    mals = [line.ask("mal", ReportKey(MAL, "mal")) for _ in range(MAX_WAITING_EACH)]
-    assert status(line.seats, ReportKey(MAL, "mal")) == 503
-    others = [line.ask(f"t{at}", ReportKey(f"t{at}", f"n{at}")) for at in range(MAX_WAITING)]
+    line = Line(Seats(2, wait_s=20), pool)
+    line.ask("first", SeatKey("first", "f"))
+    mals = [line.ask("mal", SeatKey(MAL, "mal")) for _ in range(MAX_WAITING_EACH)]
+    assert status(line.seats, SeatKey(MAL, "mal")) == 503
+    others = [line.ask(f"t{at}", SeatKey(f"t{at}", f"n{at}")) for at in range(MAX_WAITING)]
 
     assert line.seats.waiting() == MAX_WAITING
     eventually(lambda: sum(each.done() for each in mals) == MAX_WAITING_EACH - 1)
@@ -137,3 +137,18 @@ def test_who_fills_his_part_of_the_places_is_refused_and_gives_way(pool: ThreadP
     for _ in range(1 + MAX_WAITING):
         line.release()
     assert sorted(each.result(LONGEST_S) for each in others) == [200] * (MAX_WAITING - 1) + [503]
+
+
+def test_a_seat_is_wanted_while_somebody_waits_who_could_have_it(pool: ThreadPoolExecutor) -> None:
+    """A reader who takes its report slowly then has less time."""
+    line = Line(Seats(3, wait_s=20), pool)
+    with line.seats.taken(SeatKey("slow", "s")) as is_wanted, line.seats.taken(SeatKey("other", "o")):
+        assert not is_wanted()
+        same = line.ask("same", SeatKey("another", "o"))  # which waits for the other one
+        assert not is_wanted()
+        hers = line.ask("hers", HERS)
+        assert is_wanted()
+    eventually(lambda: len(line.served) == 2)
+    line.release()
+    line.release()
+    assert (same.result(LONGEST_S), hers.result(LONGEST_S)) == (200, 200)

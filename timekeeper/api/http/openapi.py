@@ -28,7 +28,6 @@ _WHY = {
     409: "the current state of the ledger does not allow it",
     413: "the body is too large",
     422: "the idempotency key was used for another grant",
-    429: "another simulation is running; retry",
     500: "internal error",
     501: "the ledger runs alone",
     503: "the database or the API server is unreachable; retry",

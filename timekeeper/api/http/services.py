@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
 
 from timekeeper.api.http.shared_answers import SharedAnswers
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
 from timekeeper.api.ledger.readiness import ReadinessWatch
-from timekeeper.api.ledger.report_seats import ReportSeats
+from timekeeper.api.ledger.seats import Seats
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.peers import NO_PEERS, Peers
 
@@ -32,7 +31,7 @@ class Services:
     peers: Peers = NO_PEERS
     open_metrics: bool = False
     retain_use_ms: int = 0
-    report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
-    report_pages: ReportSeats = field(default_factory=ReportSeats)
+    report_streams: Seats = field(default_factory=Seats)  # of whole reports, sent while read
+    report_pages: Seats = field(default_factory=Seats)
     shared: SharedAnswers = field(default_factory=SharedAnswers)
-    simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process
+    simulations: Seats = field(default_factory=lambda: Seats(2, what="simulations"))  # one at a time

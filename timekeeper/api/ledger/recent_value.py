@@ -8,7 +8,7 @@ from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-Seat = Callable[[], AbstractContextManager[None]]
+Seat = Callable[[], AbstractContextManager[object]]
 
 
 class RecentValue(Generic[T]):

@@ -16,6 +16,7 @@ from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, read_body, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.seats import SeatKey
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.simulated.answers import CostAnswer, SimulatedPodAnswer, cost_answer, pod_answer
 from timekeeper.api.resources.simulated.bodies import BODY, SimulationBody, read_simulation
@@ -66,7 +67,7 @@ SIMULATE = ApiRoute(
     right=None,
     answers={JSON: SimulationAnswer},
     body=BODY,
-    refuses=(429, 501),
+    refuses=(501,),
     needs="`create simulations` in the namespace",
     sheet=sheets.SIMULATED,
 )
@@ -84,13 +85,8 @@ def register(app: Flask, services: Services) -> None:
         caller = services.gate.allow(authorization, "create", "simulations", asked.namespace)
         if not services.peers.webhook.url:
             raise Problem(503, _UNCONFIGURED)
-        if not services.simulating.acquire(blocking=False):
-            busy = "another simulation is running; one runs at a time"
-            raise Problem(429, busy, headers={"Retry-After": "1"})
-        try:
+        with services.simulations.taken(SeatKey(caller.tenant, asked.namespace)):
             return answer(_simulated(services, asked, caller))
-        finally:
-            services.simulating.release()
 
     serve(app, services, SIMULATE, simulation)
 

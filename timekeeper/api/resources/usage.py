@@ -36,10 +36,11 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
-from timekeeper.api.ledger.report_seats import ReportKey
+from timekeeper.api.ledger.seats import YIELD_S, IsWanted, SeatKey
 from timekeeper.api.sheets.usage import HOUR_MS
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.months import ChargeCorrection, Months, months_of
+from timekeeper.runtime.http.connection import KEPT_WAITING_S, PATIENCE_S
 from timekeeper.runtime.http.problem_details import bad
 
 _Times = TypedDict("_Times", {"from": int, "to": int}, total=False)
@@ -153,7 +154,7 @@ def register(app: Flask, services: Services) -> None:
         body, follows = recent.get(key, lambda: page(call, limit), oldest, lambda: seat(call))
         return tagged(Response(body, content_type=_TYPES[_form(call)]), follows)
 
-    def seat(call: Call) -> AbstractContextManager[None]:
+    def seat(call: Call) -> AbstractContextManager[IsWanted]:
         return pages.taken(_key(call), _question(services, call).cost)
 
     def page(call: Call, limit: int) -> _Page:
@@ -169,9 +170,9 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, USAGE, usage)
 
 
-def _key(call: Call) -> ReportKey:
+def _key(call: Call) -> SeatKey:
     """Whose share of the seats the report takes."""
-    return ReportKey(call.tenant, call.get("namespace", ""))
+    return SeatKey(call.tenant, call.get("namespace", ""))
 
 
 def _form(call: Call) -> str:
@@ -194,10 +195,14 @@ def _streamed(
     return response
 
 
-def _seated(lines: Generator[ReportLine], seat: AbstractContextManager[None]) -> Generator[ReportLine]:
-    """The lines, read while the report has its seat."""
-    with seat, closing(lines):
-        yield from lines
+def _seated(lines: Generator[ReportLine], seat: AbstractContextManager[IsWanted]) -> Generator[ReportLine]:
+    """The lines, read while the report has its seat, which a slow client does not keep from others."""
+    with seat as is_wanted, closing(lines):
+        try:
+            PATIENCE_S.set(lambda: YIELD_S if is_wanted() else KEPT_WAITING_S)
+            yield from lines
+        finally:
+            PATIENCE_S.set(lambda: KEPT_WAITING_S)
 
 
 def _question(services: Services, call: Call) -> ReportQuery:

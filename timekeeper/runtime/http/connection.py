@@ -10,6 +10,7 @@ import termios
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +26,11 @@ _TLS_RECORD_BYTES = 16 * 1024
 _PLAIN_RECEIVE_BYTES = 256 * 1024
 _UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the client must take some
 _ALERT_BYTES = 64  # of TLS, at the end of a connection: not of an answer
-_KEPT_WAITING_S = 600.0  # by all pieces of an answer: the database may keep a snapshot open for it
+KEPT_WAITING_S = 600.0  # by all pieces of an answer: the database may keep a snapshot open for it
+_LOOK_S = 1.0  # whether the client still may keep them waiting
+
+# For how long, as of now, a client may keep the pieces waiting that this thread sends.
+PATIENCE_S: ContextVar[Callable[[], float]] = ContextVar("PATIENCE_S")
 
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
 
@@ -93,32 +98,32 @@ class HttpConnection:
 
     def send_pieces(self, answer: HttpAnswer, pieces: Iterable[bytes], closes: bool, chunked: bool) -> None:
         """In a thread: sends an answer while it is made. Raises TimeoutError if the client keeps its pieces
-        waiting for longer than _KEPT_WAITING_S, and OSError if it has left, or takes nothing (`acceptor`)."""
-        left_s = _KEPT_WAITING_S
+        waiting for longer than PATIENCE_S, and OSError if it has left, or takes nothing (`acceptor`)."""
+        waited_s = 0.0
         try:
             self.outbox += _head(answer, closes, None, chunked)
             for piece in pieces:
                 self.outbox += b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
-                left_s -= self._send_most(left_s)
+                waited_s = self._send_most(waited_s)
             self.outbox += b"0\r\n\r\n" if chunked else b""
         finally:
             if hasattr(pieces, "close"):
                 pieces.close()
 
-    def _send_most(self, left_s: float) -> float:
-        """For how many seconds the client kept it waiting."""
-        began_s = self._seconds()
+    def _send_most(self, waited_s: float) -> float:
+        """For how many seconds the client has kept it waiting, beside those before."""
+        began_s = self._seconds() - waited_s
         poll = select.poll()
         poll.register(self.sock, select.POLLOUT)
         while True:
             with suppress(*WOULD_BLOCK):
                 self.send()
             waited_s = self._seconds() - began_s
-            if waited_s > left_s:
+            if waited_s > PATIENCE_S.get(lambda: KEPT_WAITING_S)():
                 raise TimeoutError("the client takes the answer too slowly")
             if len(self.outbox) <= _UNSENT_BYTES:
                 return waited_s
-            poll.poll(1000 * (left_s - waited_s))
+            poll.poll(1000 * _LOOK_S)
 
 
 def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = False) -> bytes:
