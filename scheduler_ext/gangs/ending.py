@@ -27,6 +27,7 @@ def end(memory: Memory, gang: GangState, seen: Seen) -> Decision:
     ended: tuple[EndPlans, ...] = ()
     if not start.is_over:
         memory = _with_failure(memory, gang, start, has_failed, seen)
+        memory = _with_others(memory, gang.namespace, seen) if has_failed else memory
         failure = "" if not has_failed else "some-bound" if gang.bound else "none-bound"
         ended = (EndPlans(start.places, failure),)
     if not (has_failed and gang.bound):
@@ -68,6 +69,16 @@ def _with_failure(memory: Memory, gang: GangState, start: Start, is_gangs: bool,
     is_counted = is_gangs and start.began_ms > past.ended_ms
     fruitless = {gang.namespace: Failures(past.count + 1, seen.at_ms)} if is_counted else {}
     return replace(memory, failed={**memory.failed, **failed}, fruitless={**memory.fruitless, **fruitless})
+
+
+def _with_others(memory: Memory, namespace: str, seen: Seen) -> Memory:
+    """The other starts of the namespace have this deadline, too: else it might keep cards for one each. Those
+    that are not tried yet, or are complete by now, come to their own end (`is_due`)."""
+    starts = dict(memory.starts)
+    for key, other in memory.starts.items():
+        if key.startswith(f"{namespace}/") and not (other.joins or other.is_over):
+            starts[key] = replace(other, until_ms=min(other.until_ms, seen.at_ms))
+    return replace(memory, starts=starts)
 
 
 def _let_go(memory: Memory, gang: GangState, why: str, seen: Seen) -> tuple[Memory, Evict]:

@@ -508,6 +508,36 @@ def test_gangs_of_a_namespace_keep_cards_for_one_deadline_in_5_minutes_then_10_2
     assert "a start in namespace team-a came to nothing" in world.says("a")
 
 
+def test_starts_of_a_namespace_that_come_to_nothing_keep_cards_for_one_deadline_in_all() -> None:
+    """Twelve gangs come one after another, each with all that its start needs but a volume."""
+    gangs = "abcdefghijkl"
+    world = GangWorld({f"n{at}": 2 for at in range(12)})
+    for name in gangs:
+        world.put(*(member(f"{name}{at}", 2, gang=name) for at in range(2)))
+        world.steps(5)
+        for at in range(2):
+            world.starts.tried(f"uid-{name}{at}")
+    world.put(*of_team_b([member(f"z{at}", 24, gang="z") for at in range(24)]))
+
+    world.step()
+    assert not {f"z{at}" for at in range(24)} & {*world.planned}  # 60 s are not over
+    world.steps(2)
+    assert {*world.planned} == {f"z{at}" for at in range(24)}
+
+
+def test_a_start_that_kube_scheduler_has_not_tried_goes_on_though_another_of_its_namespace_fails() -> None:
+    world = GangWorld({f"n{at}": 4 for at in range(9)}, members("ab"))
+    world.step()
+    world.try_("ab")
+    world.steps(58)
+    world.put(*members("cd", gang="h"))
+    world.steps(4)
+
+    assert {*world.planned} == {*"cd"}
+    world.bind("cd")
+    assert world.step().evicted == ""
+
+
 def test_a_gang_that_starts_ends_the_pause_of_its_namespace_and_another_namespaces_is_not_delayed() -> None:
     world = GangWorld({f"n{at}": 4 for at in range(9)}, members("ab"))
     fails(world, "")
