@@ -5,6 +5,7 @@ from functools import lru_cache
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.selectors import Selector
 
+_LONGEST_SHARED = 1024  # longer ones are rare, and would be kept after their pods
 Packed = str  # KEY=VALUE, separated by commas; keys and values contain neither character
 
 
@@ -12,7 +13,8 @@ def labels_of(raw: Json) -> Packed:
     """The labels in an object's metadata as one text. Tens of thousands are kept and few are read; replicas
     share one text object."""
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
-    return _shared(",".join(sorted(f"{key}={value}" for key, value in labels.items())))
+    packed = ",".join(sorted(f"{key}={value}" for key, value in labels.items()))
+    return _shared(packed) if len(packed) <= _LONGEST_SHARED else packed
 
 
 def by_key(labels: Packed) -> dict[str, str]:

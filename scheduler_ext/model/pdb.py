@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.model.labels import by_key
 from scheduler_ext.model.pod import Pod
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, is_small, mapping
 from timekeeper.core.kube.selectors import Selector, read_selector
 
+_MOST_BYTES = 4 * 1024  # of a selector that is read, as JSON; the Eviction API knows of all
 MAX_KNOWN = 65_536  # pods whose budgets are remembered
 
 
@@ -80,11 +81,11 @@ NONE = PDBs({})
 def read_pdb(raw: Json) -> PDB:
     """From a PodDisruptionBudget's JSON. Never raises on what an API server can hold."""
     metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
-    allowed = status.get("disruptionsAllowed")
+    allowed, selector = status.get("disruptionsAllowed"), spec.get("selector")
     return PDB(
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
-        selector=read_selector(spec.get("selector")),
+        selector=read_selector(selector) if is_small(selector, _MOST_BYTES) else None,
         allowed=allowed if isinstance(allowed, int) else 0,
         under_way=frozenset(map(str, mapping(status.get("disruptedPods")))),
     )

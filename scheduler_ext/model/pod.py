@@ -44,6 +44,7 @@ from timekeeper.core.ledger.reservation import (
 from timekeeper.core.object_names import TERMINAL, controller_of, controller_reference, owner_of
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.request.claims import MAX_CLAIMS
 from timekeeper.core.request.foreign import NamedCards, named_cards
 from timekeeper.core.request.host import host_part
 from timekeeper.core.request.request import containers, parse, parse_stored, request_part
@@ -53,6 +54,7 @@ MAX_GRACE_MS = 600_000
 MAX_DECLARED_S = 2**31 - 1  # of activeDeadlineSeconds
 MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 MAX_REJECTED = 300  # of the kubelet's
+_LONGEST_GROUP = 1_000  # characters of a group's key
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 _READ_CONDITIONS = ("PodScheduled", "DisruptionTarget")
@@ -231,7 +233,7 @@ def _non_gpu_pod(raw: Json, template: "_Template") -> NonGPUPod:
 def _cpu_member(raw: Json, template: "_Template") -> CPUMember | None:
     metadata = mapping(raw.get("metadata"))
     gang = group_of(raw)
-    if not gang or "deletionTimestamp" in metadata:
+    if not gang or len(gang) > _LONGEST_GROUP or "deletionTimestamp" in metadata:
         return None
     gates = map(mapping, sequence(mapping(raw.get("spec")).get("schedulingGates")))
     is_gated = any(gate.get("name") == names.GANG_GATE for gate in gates)
@@ -253,6 +255,7 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
     request, conditions = template.request, _conditions(status)
     refusal = None if node else _schedulers_refusal(conditions)
     gang, annotations = held_gang(raw), annotations_of(raw)
+    constraints = NO_CONSTRAINTS if node else read_node_constraints(raw)
     return Pod(
         uid=_text(metadata, "uid"),
         namespace=_text(metadata, "namespace"),
@@ -286,8 +289,8 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
         unschedulable_because=refusal or _claims_error(conditions),
         has_condition=_has_condition(conditions),
         nominated="" if node else _text(status, "nominatedNodeName"),
-        node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
-        constrained=not node and has_unread_constraints(raw),
+        node_constraints=constraints,
+        constrained=not node and (has_unread_constraints(raw) or not constraints.is_read),
         others=template.others,
         named=named_cards(raw, request, template.listed) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
@@ -314,7 +317,7 @@ def _gpu_pod(raw: Json, template: "_Template", most_grace_ms: int) -> Pod:
 
 def _shared_claims(spec: Json) -> tuple[str, ...]:
     """Those that it names itself: one of a template is its own."""
-    claimed = map(mapping, sequence(spec.get("resourceClaims")))
+    claimed = map(mapping, sequence(spec.get("resourceClaims"))[:MAX_CLAIMS])
     return tuple([intern(name) for claim in claimed if (name := _text(claim, "resourceClaimName"))])
 
 

@@ -186,6 +186,8 @@ def _unmatched(constraints: NodeConstraints, nodes: Sequence[Node]) -> str:
     """Why it accepts none of these nodes."""
     if not nodes:
         return "no node has GPU cards"
+    if not constraints.is_read:
+        return "its nodeSelector, required node affinity and tolerations are too large to be read here"
     labels = [dict(node.node_labels.labels) for node in nodes]
     for key, value in constraints.selector:
         if all(there.get(key) != value for there in labels):

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def mapping(value: object) -> Json:
@@ -29,6 +31,18 @@ def decoded(text: str, **hooks: Any) -> Any:
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value
+
+
+def is_small(part: object, most: int) -> bool:
+    """Whether a part of an object has about this number of characters of JSON at most. What is read of it
+    takes up to forty times as much memory."""
+    return len(str(part)) <= most
+
+
+def shared(known: "WeakValueDictionary[int, T]", value: T) -> T:
+    """The equal value that is kept already, or this one: many pods are made from one template."""
+    found = known.setdefault(hash(value), value)
+    return found if found == value else value
 
 
 def annotations_of(item: Json) -> Json:

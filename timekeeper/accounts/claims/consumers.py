@@ -10,7 +10,7 @@ from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.claims import namespaced
+from timekeeper.core.request.claims import MAX_CLAIMS, namespaced
 from timekeeper.core.request.request import containers
 
 UNMADE = "; the pod's Events say why (FailedResourceClaimCreation)"  # where nothing else is known of it
@@ -32,7 +32,7 @@ def with_use(raw: Json, read: LedgerPod | None) -> LedgerPod | None:
             served_by=serving,
             rest=read_pod(without_served(raw)) if serving else None,
             judged=of_claims.recorded_devices(annotations_of(raw)),
-            claims=tuple(dict.fromkeys(filter(None, (*_names(spec, status), serving)))),
+            claims=tuple(dict.fromkeys(filter(None, (*_names(spec, status)[:MAX_CLAIMS], serving)))),
             is_holding=has_claims and pod.node != "" and not pod.hold.over,
             obstacle="" if is_placed else _obstacle(spec, status),
         )

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import intern
+from weakref import WeakValueDictionary
 
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, is_small, mapping, sequence, shared
 from timekeeper.core.kube.pod_rules import REQUIRED
 from timekeeper.core.object_names import KEEPS_OFF
 
@@ -25,6 +26,7 @@ _HARMLESS = frozenset(
     ("name", "configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret")
 )
 _NAME_FIELD = "metadata.name"
+_MOST_BYTES = 8 * 1024  # of a pod's selector, affinity and tolerations that are read, as JSON
 _WHOLE = re.compile(r"[+-]?0*([0-9]{1,19})", re.ASCII)
 
 
@@ -74,17 +76,21 @@ class Match:
     field: bool = False  # matches the node's name, not a label
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeConstraints:
-    """On which nodes a pod may run, as its spec says."""
+    """On which nodes a pod may run, as its spec says. ``is_read`` False: they are too large, so none is known
+    to be admitted but those that kube-scheduler passes."""
 
     selector: Labels = ()  # labels that the node must have
     # one of these must match; None: no required node affinity
     terms: tuple[tuple[Match, ...], ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
+    is_read: bool = True
 
     def admit(self, name: str, node_labels: NodeLabels) -> bool:
         """True if the constraints and the node's taints allow the pod on the node called ``name``."""
+        if not self.is_read:
+            return False
         if not (self.selector or node_labels.taints) and self.terms is None:
             return True  # nearly always
         labels = dict(node_labels.labels)
@@ -96,6 +102,8 @@ class NodeConstraints:
 
 
 NO_CONSTRAINTS = NodeConstraints()
+NOT_READ = NodeConstraints(is_read=False)
+_KNOWN: WeakValueDictionary[int, NodeConstraints] = WeakValueDictionary()
 
 
 def read_node_labels(raw: Json) -> NodeLabels:
@@ -115,12 +123,14 @@ def read_node_labels(raw: Json) -> NodeLabels:
 def read_node_constraints(raw: Json) -> NodeConstraints:
     """From a Pod's JSON. Never raises on what an API server can hold."""
     spec = mapping(raw.get("spec"))
-    tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
     required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED)
+    if not is_small([spec.get("nodeSelector"), spec.get("tolerations"), required], _MOST_BYTES):
+        return NOT_READ
+    tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
     terms = None
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))
-    return NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations)
+    return shared(_KNOWN, NodeConstraints(_labels(spec.get("nodeSelector")), terms, tolerations))
 
 
 def has_unread_constraints(raw: Json) -> bool:

@@ -5,16 +5,16 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from weakref import WeakValueDictionary
 
-from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.json_values import Json, is_small, mapping, sequence, shared
 from timekeeper.core.kube.selectors import Requirement, Selector, read_selector
 
 HostPort = tuple[str, str, int]  # IP address, protocol and number
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - as a pod says it
-_MOST_SHARED = 4096  # rules of which equal ones are one object
+_MOST_BYTES, _MOST_PORTS = 4 * 1024, 64  # of a pod's affinity and spread that are read, as JSON; host ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,10 @@ class Spread:
     by_taints: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class PodRules:
     """``apart``: a pod of none of these may be near; ``near``: one of all of these must be; ``near`` and
-    ``spread`` concern a pod until it has its node."""
+    ``spread`` concern a pod until it has its node. What is too large is not read."""
 
     ports: tuple[HostPort, ...] = ()
     apart: tuple[Term, ...] = ()
@@ -58,6 +58,7 @@ class PodRules:
 
 
 NO_RULES = PodRules()
+_KNOWN: WeakValueDictionary[int, PodRules] = WeakValueDictionary()
 
 
 def rules_of(raw: Json, is_placed_here: bool) -> PodRules:
@@ -67,6 +68,11 @@ def rules_of(raw: Json, is_placed_here: bool) -> PodRules:
     ports, affinity = _host_ports(spec), mapping(spec.get("affinity"))
     if not (ports or affinity or is_placed_here):
         return NO_RULES  # nearly always
+    if len(ports) > _MOST_PORTS or not is_small(
+        [affinity.get("podAntiAffinity"), affinity.get("podAffinity"), spec.get("topologySpreadConstraints")],
+        _MOST_BYTES,
+    ):
+        return NO_RULES
     namespace = str(metadata.get("namespace", ""))
     apart = _terms(affinity.get("podAntiAffinity"), namespace) if affinity else ()
     near = _terms(affinity.get("podAffinity"), namespace) if affinity and is_placed_here else ()
@@ -74,12 +80,7 @@ def rules_of(raw: Json, is_placed_here: bool) -> PodRules:
     spread = tuple(_spreads(map(mapping, listed), namespace, mapping(metadata.get("labels"))))
     if not (ports or apart or near or spread):
         return NO_RULES
-    return _shared(PodRules(ports=ports, apart=apart, near=near, spread=spread))
-
-
-@lru_cache(maxsize=_MOST_SHARED)
-def _shared(rules: PodRules) -> PodRules:
-    return rules
+    return shared(_KNOWN, PodRules(ports=ports, apart=apart, near=near, spread=spread))
 
 
 def conflict(one: HostPort, other: HostPort) -> bool:
