@@ -5,9 +5,12 @@ The loop calls them without Flask (docs/decisions/0007): Flask's way to a view a
 judging a pod does, and each GPU pod's creation waits for it.
 """
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -34,6 +37,9 @@ LARGE_BYTES = 256 * 1024
 # Two workers share the manifest's 512 MiB. Each holds so much that clients have sent, half of it in large
 # reviews that wait, and up to 100 MiB of values of the one that it answers.
 LIMITS = HttpLimits(MAX_REVIEW_BYTES, unanswered_bytes=3 * MAX_REVIEW_BYTES)
+
+# An API server writes a review's namespace before the object.
+_NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace" ?: ?"([^"]{1,63})"'), 8192
 
 _UNVERIFIED = plain_text(
     HTTPStatus.FORBIDDEN,
@@ -70,17 +76,30 @@ def review_routes(
     calls: Mapping[str, PostCall], log: Log, verified_only: bool = False, aside: Collection[str] = ()
 ) -> tuple[Route, ...]:
     """The calls as routes of the loop: a review is pure computation, and threads would only slow it down.
-    Large ones, and those of the paths ``aside``, are answered beside it, one at a time. ``verified_only``: a
-    caller without a certificate of the client CA gets 403, and nothing is counted."""
-    waiting, answering = list[int](), Lock()  # the sizes of large reviews; of one at a time
+    Large ones, and those of the paths ``aside``, are answered beside it, one at a time; where no more may
+    wait, the last of the namespace that has most gives way. ``verified_only``: a caller without a certificate
+    of the client CA gets 403, and nothing is counted."""
+    waiting: dict[object, tuple[bytes, int]] = {}  # large reviews: namespace and size
+    answering = Lock()  # of one at a time
+
+    def has_place(namespace: bytes, size: int) -> bool:
+        while True:
+            sizes = Counter[bytes]()
+            for owner, taken in tuple(waiting.values()):
+                sizes[owner] += taken
+            if sizes.total() + size <= LIMITS.unanswered_bytes // 2:
+                return True
+            most = max(sizes, key=lambda owner: sizes[owner], default=namespace)
+            if sizes[most] <= sizes[namespace] + size:
+                return False
+            last = [ticket for ticket, (owner, _) in tuple(waiting.items()) if owner == most][-1:]
+            for ticket in last:
+                waiting.pop(ticket, None)  # it is answered that it has to come again
 
     def route(path: str, call: PostCall) -> Route:
-        def answer(request: HttpRequest) -> HttpAnswer:
-            try:
-                with answering:
-                    return call(request.body)
-            finally:
-                waiting.remove(len(request.body))
+        def answer(ticket: object, request: HttpRequest) -> HttpAnswer:
+            with answering:
+                return _BUSY if waiting.pop(ticket, None) is None else call(request.body)
 
         def handler(request: HttpRequest) -> HttpAnswer | Handler:
             size = len(request.body)
@@ -89,10 +108,13 @@ def review_routes(
                 return _UNVERIFIED
             if path not in aside and size <= LARGE_BYTES:
                 return call(request.body)
-            if sum(waiting) + size > LIMITS.unanswered_bytes // 2:
+            named = _NAMESPACE.search(request.body, 0, _HEAD_BYTES)
+            namespace = named[1] if named else b""
+            if not has_place(namespace, size):
                 return _BUSY
-            waiting.append(size)
-            return answer
+            ticket = object()
+            waiting[ticket] = namespace, size
+            return partial(answer, ticket)
 
         return Route("POST", path, handler)
 

@@ -4,6 +4,7 @@ their processes."""
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, repeat
 from threading import Event
 from typing import Any, cast
@@ -288,11 +289,14 @@ def test_who_simulates_all_the_time_lets_others_have_their_turn(planner: Planner
             client = replace(planner, client=app_of(planner.services).test_client())
             return pool.submit(client.asks, pod(name), bearer=bearer, namespace=namespace)
 
+        def waits(many: int) -> bool:
+            return planner.services.simulations.waiting() == many
+
         answers = [asks("first")]
         assert under_way.wait(LONGEST_S)
         for waiting, given in enumerate((("again",), ("more",), ("hers", READER, "team-b")), 1):
             answers.append(asks(*given))
-            eventually(lambda waiting=waiting: planner.services.simulations.waiting() == waiting)
+            eventually(partial(waits, waiting))
         go_on.set()
         outcomes = [answer.result(LONGEST_S)["pods"][0]["outcome"] for answer in answers]
 

@@ -233,6 +233,23 @@ def test_of_large_reviews_only_so_many_wait_that_others_have_room() -> None:
     assert callable(handler(request(size)))
 
 
+def test_large_reviews_of_one_namespace_give_way_to_those_of_another() -> None:
+    def of(namespace: str, parts: int) -> HttpRequest:
+        body = b'{"request": {"uid": "u", "namespace": "%s", ' % namespace.encode()
+        return replace(request(0), body=body.ljust(LIMITS.unanswered_bytes // 2 // parts))
+
+    handler = handler_of(answered)
+    piles = [handler(of("pile", 8)) for _ in range(8)]
+    assert handler(of("pile", 8)).status == 503
+
+    others = [handler(of("other", 8)) for _ in range(4)]
+    assert handler(of("other", 8)).status == 503  # each has half
+
+    large = of("pile", 8)
+    assert [answer(large).status for answer in piles] == [200] * 4 + [503] * 4
+    assert [answer(large).status for answer in others] == [200] * 4
+
+
 def test_a_caller_that_is_not_verified_leaves_nothing() -> None:
     reviewed = list[bytes]()
 
