@@ -180,7 +180,7 @@ MISSING_NAMESPACES = Gauge(
 )
 MODE = Gauge(
     "bursar_mode",
-    "1 for the mode in `_settings`, 0 for the other: `enforce`, `observe`",
+    "1 for the mode of the cluster, 0 for the others",
     ["mode"],
     multiprocess_mode="mostrecent",
 )

@@ -50,7 +50,8 @@ class InstalledPods:
         self._ports = {role: free_port() for role in (*ROLES, "read-only")}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(self._end)
-        self._apply()
+        self.documents = self.rendered(mode)
+        apply(self._cp, *self.documents)
         if mode == "meter":
             self.ca_file = folder / "timekeeper" / "tls" / "ca.crt"
             self._start("timekeeper", *self._state())
@@ -88,16 +89,16 @@ class InstalledPods:
         """What the role has written."""
         return (self._folder / role / "log").read_text(errors="replace")
 
-    def _apply(self) -> None:
-        """The API server reaches the webhook by URL, for no Service leads to this machine."""
-        texts = rendered.rendered(rendered.helm(), f"--set=mode={self._mode}")
+    def rendered(self, mode: str) -> list[Json]:
+        """The objects of the chart in this mode. The API server reaches the webhook by URL, for no Service
+        leads to this machine."""
+        texts = rendered.rendered(rendered.helm(), f"--set=mode={mode}")
         documents = [each for name in sorted(texts) for each in loaded(texts[name])]
         for document in documents:
             for hook in document.get("webhooks", ()):
                 path = hook["clientConfig"].pop("service")["path"]
                 hook["clientConfig"]["url"] = f"{self.url('webhook')}{path}"
-        self.documents = documents
-        apply(self._cp, *documents)
+        return documents
 
     def _certify(self) -> None:
         command, variables = self._in_pod("certificates")

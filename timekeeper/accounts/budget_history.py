@@ -18,7 +18,8 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import DEFAULTS as DEFAULTS
 from timekeeper.core.budgets.policy import GROUP as GROUP
-from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
+from timekeeper.core.budgets.policy import MODE as MODE
+from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, in_mode, places
 from timekeeper.core.budgets.policy import SETTINGS as SETTINGS
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
@@ -86,6 +87,14 @@ class _DatedValues:
 _NO_VALUES = _DatedValues((), (), ())
 
 
+def _of_cluster(dated: Mapping[str, _DatedValues]) -> _DatedValues:
+    """The cluster's settings with the mode of ``bursar-mode``, from the moments of both."""
+    own, said = dated.get(SETTINGS, _NO_VALUES), dated.get(MODE, _NO_VALUES)
+    moments = tuple(sorted({*own.from_ms, *said.from_ms}))
+    pairs = ((own.at(at), said.at(at)) for at in moments)
+    return _DatedValues((), tuple(in_mode(*pair) if any(pair) else None for pair in pairs), moments)
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """All entries that ever took effect. Each keeps the values of the one before it."""
@@ -101,6 +110,7 @@ class History:
     only_meter: bool = False  # of a ledger that governs nothing: every namespace is metered
     moved: Mapping[str, Sequence[Interval]] = field(default_factory=dict)  # by subject, see `MOVED`
     _newest_ms: int = 0
+    _settings: _DatedValues = _NO_VALUES  # of the cluster
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
@@ -147,6 +157,7 @@ class History:
             self.only_meter,
             moved,
             max((at for each in rows.values() for *_, at in each), default=self._newest_ms),
+            _of_cluster(dated) if rows.keys() & {SETTINGS, MODE} else self._settings,
             _with_mode=self._with_mode,
         )
 
@@ -174,8 +185,7 @@ class History:
 
     def settings(self, at_ms: int) -> BudgetSettings:
         """The settings in force at that time; the defaults if none were written."""
-        dated = self._dated.get(SETTINGS)
-        value = dated.at(at_ms) if dated else None
+        value = self._settings.at(at_ms)
         if isinstance(value, BudgetSettings):
             return value
         return BudgetSettings(mode="meter") if self.only_meter else BudgetSettings()
@@ -424,9 +434,9 @@ class History:
 
     def _moments(self, subject: str) -> list[int]:
         """When anything that affects the subject may have changed, in order."""
-        keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS, LABEL + subject)
+        keys = (subject,) if is_group(subject) else (subject, DEFAULTS, LABEL + subject)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
-        return sorted({at for moments in dated for at in moments})
+        return sorted({at for moments in (self._settings.from_ms, *dated) for at in moments})
 
     def _price_days(self, namespace: str) -> frozenset[int]:
         """When later prices of the namespace's entries may begin, in each time zone that was ever set."""

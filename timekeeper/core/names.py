@@ -16,10 +16,9 @@ SCHEDULER = "bursar-scheduler"
 EXTENDER = "bursar-extender"
 BUDGETS = "bursar-budgets"
 CLUSTER_SETTINGS = "bursar-settings"
-BUDGET_CONFIG_MAPS = (
-    CLUSTER_SETTINGS,
-    BUDGETS,
-)  # read without the label, and in this order before the others
+CLUSTER_MODE = "bursar-mode"  # the chart's: mode and placement of the cluster
+# read without the label, and in this order before the others
+BUDGET_CONFIG_MAPS = (CLUSTER_MODE, CLUSTER_SETTINGS, BUDGETS)
 BUDGETS_LABEL = "bursar.dev/budgets"
 
 # native resources

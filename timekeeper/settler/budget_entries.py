@@ -9,6 +9,7 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import (
     DAY_MS,
     LABEL,
+    MODE,
     SETTINGS,
     BudgetEntry,
     EntryValue,
@@ -17,15 +18,16 @@ from timekeeper.accounts.budget_history import (
     settled_value,
 )
 from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.budgets.config_maps import newest_of
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import EFFECTS
-from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
-from timekeeper.core.budgets.reader import precedence
+from timekeeper.core.budgets.policy import MODES, group_key, in_mode, ineffective_fields
+from timekeeper.core.budgets.reader import ended_fields, precedence
 from timekeeper.core.findings import some_of
 from timekeeper.core.ledger.metering import late_price
-from timekeeper.core.names import BUDGET_CONFIG_MAPS, CLUSTER_SETTINGS
+from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS, CLUSTER_MODE, CLUSTER_SETTINGS
 from timekeeper.core.texts import moment
-from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
+from timekeeper.settler.cluster.cluster_state import GONE_MS, BudgetConfigMap, ClusterState
 
 EntryReason = (
     Literal["BrokenBudget", "EntriesGone", "IneffectiveField", "LatePrice"]
@@ -33,9 +35,12 @@ EntryReason = (
 )
 
 
+_HOMES = {SETTINGS: CLUSTER_SETTINGS, MODE: CLUSTER_MODE}  # other entries are in `BUDGETS`
+
+
 @dataclass(frozen=True, slots=True)
 class ModeChange:
-    """The mode of the cluster (key ``_settings``) or of one entry differs from the one in force before."""
+    """The mode of the cluster (key `MODE`) or of one entry differs from the one in force before."""
 
     key: str
     before: str
@@ -53,13 +58,12 @@ def mode_changes(entries: Sequence[BudgetEntry], history: History) -> Iterator[M
     if history.only_meter:
         return
     texts = {each.key: each.text for each in entries}
-    cluster_before = _mode(SETTINGS, history.text(SETTINGS)) or BudgetSettings().mode
-    cluster_now = (
-        (_mode(SETTINGS, texts[SETTINGS]) or BudgetSettings().mode) if SETTINGS in texts else cluster_before
-    )
+    of_cluster = [entry for entry in entries if entry.key in (SETTINGS, MODE)]
+    after = history.followed_by(of_cluster) if of_cluster else history
+    cluster_before, cluster_now = (known.settings(known.newest_ms()).mode for known in (history, after))
     if cluster_before != cluster_now:
-        yield ModeChange(SETTINGS, cluster_before, cluster_now)
-    for key in sorted(texts.keys() - {SETTINGS}):
+        yield ModeChange(MODE, cluster_before, cluster_now)
+    for key in sorted(texts.keys() - {SETTINGS, MODE}):
         own_before, own_now = _mode(key, history.text(key)), _mode(key, texts[key])
         before, now = own_before or cluster_before, own_now or cluster_now
         if own_before != own_now and before != now:
@@ -112,17 +116,18 @@ def read_entries(
     reported: Mapping[str, str],
     at_ms: int,
     labels: Mapping[str, str] | None = None,
-    seen: Collection[str] = BUDGET_CONFIG_MAPS,
     is_first: bool = False,
 ) -> EntryChanges:
     """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
     were already reported, by key; ``labels``: the label ``bursar.dev/mode`` of each namespace, None where
-    they are not known; ``seen``: the ConfigMaps that there were, as far as is known; ``is_first``: the first
-    look of a settler, which names the fields that have ended with an upgrade.
+    they are not known; ``is_first``: the first look of a settler, which names the fields that have ended with
+    an upgrade.
 
     A broken entry produces no change, so the last good version stays in force. An entry that is in no
     ConfigMap any more ends.
     """
+    newest = newest_of({name: (not known.gone_ms, known.created) for name, known in config_maps.items()})
+    config_maps = {name: config_maps[name] for name in newest}
     data = {name: dict(each.data) for name, each in config_maps.items()}
     values: list[EntryValue] = []
 
@@ -130,19 +135,20 @@ def read_entries(
         values.append(entry_value(key, text))
         return values[-1]
 
-    reading = budgets.read(data, read_one)
+    reading = _settled(budgets.read(data, read_one), history)
     texts = _texts(config_maps)
-    good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
+    read_keys = (SETTINGS, reading.settings), (MODE, reading.mode)
+    good = [*reading.budgets, *(key for key, value in read_keys if value)]
     changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
-    keys = {key for key in history.current_keys() if not key.startswith(LABEL)}
-    ended = [BudgetEntry(key, None, at_ms) for key in sorted(keys - texts.keys())]
+    ended = [BudgetEntry(key, None, at_ms) for key in _unread(config_maps, history)]
     labelled = [] if labels is None else list(_labelled(labels, history, at_ms))
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     homes = {error.key: elsewhere.get(error.key, texts[error.key][1]) for error in reading.errors}
     errors = _errors(reading, homes)
     gone = {entry.key: at_ms for entry in ended} | history.ended_since(at_ms - DAY_MS)
-    absent = {*reported, *(seen if ended else ())} - config_maps.keys()
+    absent = reported.keys() - config_maps.keys()
     lost = dict(_lost(absent, {key: gone[key] for key in gone.keys() - texts.keys()}))
+    lost |= dict(_going(gone_map) for gone_map in config_maps.values() if gone_map.gone_ms)
     notices = [
         BudgetNotice(BudgetConfigMap(name, "", ()), "EntriesGone", sentence)
         for name, sentence in lost.items()
@@ -175,18 +181,57 @@ def read_entries(
     return EntryChanges((*changed, *ended, *labelled), errors | lost, tuple(_once(notices)), tuple(values))
 
 
+def _unread(config_maps: Mapping[str, BudgetConfigMap], history: History) -> list[str]:
+    """The keys, but for labels, that are in force and that none of the ConfigMaps has."""
+    there = {key for config_map in config_maps.values() for key, _ in config_map.data}
+    return [key for key in sorted(history.current_keys() - there) if not key.startswith(LABEL)]
+
+
+def missed(
+    config_maps: Mapping[str, BudgetConfigMap], history: History, at_ms: int
+) -> Mapping[str, BudgetConfigMap]:
+    """ConfigMaps that may have gone before ``at_ms``, a settler's first look, with what is in none now."""
+    data: dict[str, dict[str, str]] = {}
+    for key in _unread(config_maps, history):
+        home = _HOMES.get(key, BUDGETS)
+        data.setdefault("" if home in config_maps else home, {})[key] = history.text(key) or ""
+    return {
+        name: BudgetConfigMap(name, "", tuple(texts.items()), gone_ms=at_ms) for name, texts in data.items()
+    }
+
+
+def _settled(reading: budgets.ParsedBudgets, history: History) -> budgets.ParsedBudgets:
+    """Without what `bursar-mode` says while it would change the mode of an earlier release's `_settings`."""
+    fields = {error.field for error in ended_fields(reading.texts.get(SETTINGS, ""))}
+    mode = history.settings(history.newest_ms()).mode
+    if history.text(MODE) or "mode" not in fields or reading.mode is None or reading.mode.mode == mode:
+        return reading
+    problem = f"it does not count yet, for mode: {mode} in _settings, of an earlier release, is in force"
+    error = EntryError(MODE, 1, "mode", problem, f"{mode}, or no mode in _settings")
+    return replace(reading, mode=None, errors=(*reading.errors, error))
+
+
+def _going(config_map: BudgetConfigMap) -> tuple[str, str]:
+    """Name and sentence of a ConfigMap that is gone and counts on."""
+    since, until = (moment(config_map.gone_ms + more, to="seconds") for more in (0, GONE_MS))
+    keys = some_of(key for key, _ in config_map.data)
+    what = f"ConfigMap {config_map.name} is gone" if config_map.name else "ConfigMaps are gone"
+    in_force = f"in force until {until}, unless another one has it"
+    return config_map.name or BUDGETS, f"{what} since {since}, and with it {keys}: {in_force}"
+
+
 def _lost(absent: Collection[str], gone: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Name and sentence of each ConfigMap of `BUDGET_CONFIG_MAPS` that is absent, and with it entries.
     ``gone``: key -> since when."""
     for name in BUDGET_CONFIG_MAPS:
-        keys = [key for key in sorted(gone) if (key == SETTINGS) == (name == CLUSTER_SETTINGS)]
+        keys = [key for key in sorted(gone) if _HOMES.get(key, BUDGETS) == name]
         if keys and name in absent:
             since, number = moment(min(gone[key] for key in keys)), len(keys)
             yield (
                 name,
-                f"ConfigMap {name} is gone since {since}, and {number} entries of it: {some_of(keys)}."
-                " Without an entry a namespace has that of _defaults, else no limit; without _settings, each"
-                " setting has its default",
+                f"ConfigMap {name} is gone, and {number} entries of it ended at {since}:"
+                f" {some_of(keys)}. Without an entry a namespace has that of _defaults, else no"
+                " limit; without _settings or bursar-mode, each setting and the mode has its default",
             )
 
 
@@ -222,7 +267,7 @@ def _ineffective(
     """Key and sentence of each field without effect, of the entries that changed; and of the others, what has
     lost its effect by the settings, or by an upgrade."""
     before = history.settings(at_ms)
-    settings = reading.settings or before
+    settings = in_mode(reading.settings or before, reading.mode)
     for key, budget in reading.budgets.items():
         known = () if key in changed else ineffective_fields(budget, before.placement)
         yield from (

@@ -1,7 +1,7 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
@@ -31,12 +31,17 @@ from timekeeper.accounts.session import CLAIMS_SEEN
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.findings import CATALOGUE, WATCH_FAILS, RoleFinding, counted, of_sources, published
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.edge.reflector import ObjectChanged
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import log
 from timekeeper.settler import vetoes
-from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
+from timekeeper.settler.budget_entries import (
+    BudgetNotice,
+    EntryChanges,
+    MissingNamespaces,
+    missed,
+    read_entries,
+)
 from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
 from timekeeper.settler.cluster.cluster_state import ClusterState, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
@@ -131,9 +136,8 @@ class Settler:
             metrics.LAWS_BROKEN.labels(law.__name__)  # so that the first is an increase from 0 for Prometheus
         self._missing_namespaces = MissingNamespaces()
         self._orphans = OrphanNotices()
-        self._unchanged: tuple[tuple[int, int, int], History, EntryChanges] | None = None
+        self._unchanged: tuple[Hashable, History, EntryChanges] | None = None
         self._values: tuple[EntryValue, ...] = ()  # of the last look, so that the next one parses what is new
-        self._seen: Collection[str] = BUDGET_CONFIG_MAPS
         self._has_read = False
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
@@ -362,17 +366,17 @@ class Settler:
         """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace, the
         history or the day changes."""
         ledger, cluster, known = self.ledger, self.cluster, self._unchanged
-        budgets = (cluster.config_maps.version, cluster.existing_namespaces.version, now_ms // DAY_MS)
+        if not self._has_read:  # what ended while none looked, or how long ago, is not known
+            cluster.gone_config_maps.update(missed(cluster.config_maps, ledger.history, now_ms))
+        version, config_maps = cluster.budgets(now_ms)
+        budgets = (version, cluster.existing_namespaces.version, now_ms // DAY_MS)
         if known is not None and known[0] == budgets and known[1] is ledger.history:
             return known[2]
         labels = cluster.mode_labels()
         read = read_entries(
-            *(cluster.config_maps, ledger.history, ledger.errors, now_ms, labels, self._seen),
-            is_first=not self._has_read,
+            *(config_maps, ledger.history, ledger.errors, now_ms, labels), is_first=not self._has_read
         )
         self._has_read, self._values = True, read.values
-        if not read.entries:
-            self._seen = frozenset(cluster.config_maps)
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
         self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read

@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from timekeeper.core import names
+from timekeeper.core.budgets.config_maps import entries_of as entries_of
+from timekeeper.core.budgets.config_maps import is_read, unread_sentences
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import DEFAULTS, SETTINGS, Budget, group_key, ineffective_fields
+from timekeeper.core.budgets.policy import DEFAULTS, MODE, SETTINGS, Budget, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import ended_fields, read_entry
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation, first_of
@@ -26,6 +28,7 @@ NOT_JUDGED = AdmissionAnswer("passed")
 # it judges everything while no webhook runs.
 MAX_CHARACTERS = 64 * 1024
 MAX_NAMED = 3  # keys in one warning
+_LATER = "What a ConfigMap that is gone says counts for two minutes more."
 
 WHOLE = 'team-a: "gpuHours: 120"'
 
@@ -96,12 +99,9 @@ class ReviewedEntries:
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
-    """True for the ConfigMaps ``bursar-settings`` and ``bursar-budgets`` and for those with the label; the
-    caller checks the namespace."""
-    metadata = mapping(config_map.get("metadata"))
-    labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
-    named = name in names.BUDGET_CONFIG_MAPS or metadata.get("name") in names.BUDGET_CONFIG_MAPS
-    return (group, kind) == ("", "ConfigMap") and (named or labelled)
+    """True for a ConfigMap that Bursar reads; the caller checks the namespace."""
+    is_named = name in names.BUDGET_CONFIG_MAPS
+    return (group, kind) == ("", "ConfigMap") and (is_named or is_read(config_map))
 
 
 def judge(
@@ -117,14 +117,16 @@ def judge(
     if review.operation not in ("CREATE", "UPDATE", "DELETE") or review.subresource:
         return NOT_JUDGED
     was_read = holds_budgets(review.group, review.kind, review.old, review.name)
-    is_read = not is_deletion and holds_budgets(review.group, review.kind, review.object, review.name)
-    before = texts(review.old) if was_read else {}
-    if was_read and not is_read:
+    will_be_read = not is_deletion and holds_budgets(review.group, review.kind, review.object, review.name)
+    before = entries_of(review.old) if was_read else {}
+    if was_read and not will_be_read:
         ends = (*ended(before, {}, standing_of), *_enforces(before, {}))
-        return AdmissionAnswer("valid", warnings=within_limits(ends))
-    if not is_read or review.is_going:
+        return AdmissionAnswer("valid", warnings=within_limits((*ends, _LATER) if ends else ()))
+    if review.kind == "ConfigMap" and (unread := unread_sentences([review.object])):
+        return AdmissionAnswer("valid", warnings=within_limits(unread.values()))
+    if not will_be_read or review.is_going:
         return NOT_JUDGED
-    now = texts(review.object)
+    now = entries_of(review.object)
     changed = {key: text for key, text in now.items() if before.get(key) != text}
     unchanged = {key: text for key, text in now.items() if key not in changed}
     fresh = entries(changed, there=unchanged)
@@ -191,16 +193,11 @@ def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:
         )
 
 
-def texts(config_map: Json) -> dict[str, str]:
-    """The entries of a ConfigMap; values that are not text are left out, because the API server refuses
-    them."""
-    data = mapping(config_map.get("data"))
-    return {str(key): text for key, text in data.items() if isinstance(text, str)}
-
-
 def violation(error: EntryError) -> Violation:
     """The mistake of an entry as a violation."""
     place = f"data[{error.key}], line {error.line}" + (f", {error.field}" if error.field else "")
+    if error.key == MODE:
+        place = f"data[{error.field}]"
     field, is_nested, _ = error.field.partition(".")
     example = WHOLE if error.is_unknown and not is_nested else EXAMPLES.get(field, WHOLE)
     return Violation("budget-entry", place, "", error.problem, error.allowed, example)
@@ -278,11 +275,11 @@ def _some(keys: Sequence[str], most: int = MAX_NAMED) -> str:
 
 def _enforces(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
     """A warning to the author of a write that ends `mode: observe`, also by leaving it out."""
-    for key in sorted(before):
+    for key in sorted(before.keys() - {SETTINGS}):
         if _observes(key, before) and not _observes(key, now):
             yield (
-                f"{key}: this write ends mode: observe. From now on pods that break a rule are refused, and "
-                "new pods over budget are demoted. To go on observing, write mode: observe into the entry."
+                f"{key}: this write ends mode: observe. From now on pods that break a rule are "
+                "refused, and new pods over budget are demoted. To go on observing, write mode: observe."
             )
 
 

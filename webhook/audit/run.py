@@ -10,7 +10,7 @@ from typing import BinaryIO
 from timekeeper.core import names
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets import reader
-from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.budgets.config_maps import counting_entries
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import cards_of_node
@@ -21,7 +21,7 @@ from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card, UndecodableError
 from timekeeper.edge.clock import now_ms
 from timekeeper.runtime.flags import UnusableError
-from webhook.admission import budgets, workloads
+from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import findings, use
 from webhook.audit.cluster import (
@@ -87,7 +87,7 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
             for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
             if each["metadata"]["namespace"] not in left_out
         )
-        terms = world.budgets.settings or BudgetSettings()
+        terms = world.budgets.in_force
         found = use.of_pods(pods, nodes, terms, world.budgets.budgets, now_ms(), _metering_of(cluster, world))
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
@@ -217,12 +217,11 @@ def _charging(cluster: ClusterReader, world: AssumedCluster) -> AssumedCluster:
         return world
     path = f"/api/v1/namespaces/{names.NAMESPACE}/configmaps"
     try:
-        maps = [raw for raw in cluster.objects(path) if budgets.holds_budgets("", "ConfigMap", raw)]
+        entries = counting_entries(cluster.objects(path))
     except ListRefusedError as error:
         _say(f"the modes of budgets are not known, so pods count as enforced: {error}")
         return world
-    reading = reader.read({str(raw["metadata"]["name"]): budgets.texts(raw) for raw in maps})
-    return replace(world, table=table_of(reading))
+    return replace(world, table=table_of(reader.read(entries)))
 
 
 def _metering_of(cluster: ClusterReader, world: AssumedCluster) -> Callable[[str], Metering]:

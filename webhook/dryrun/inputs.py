@@ -71,7 +71,7 @@ def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str,
     if text.trouble or problems:
         raise CannotReviewError(text.trouble or problems[0])
     found: list[tuple[str, Mapping[str, str]]] = [
-        (objects.name_of(value), budgets.texts(value))
+        (objects.name_of(value), budgets.entries_of(value))
         for document in text.documents
         for _, value in objects.objects(document.value)
         if mapping(value).get("kind") == "ConfigMap" and budgets.holds_budgets("", "ConfigMap", value)

@@ -101,7 +101,7 @@ def _owners(values: Iterator[Any]) -> dict[str, str]:
         (objects.name_of(value), key)
         for value in values
         if mapping(value).get("kind") == "ConfigMap" and budgets.holds_budgets("", "ConfigMap", value)
-        for key in budgets.texts(value)
+        for key in budgets.entries_of(value)
     ]
     owners: dict[str, str] = {}
     for name, key in sorted(found, key=lambda each: precedence(each[0])):
@@ -110,7 +110,7 @@ def _owners(values: Iterator[Any]) -> dict[str, str]:
 
 
 def _elsewhere(name: str, value: Any, owners: Mapping[str, str]) -> Iterator[Violation]:
-    for key in budgets.texts(value):
+    for key in budgets.entries_of(value):
         if owners[key] != name:
             yield Violation(
                 "budget-entry",

@@ -1631,3 +1631,72 @@ def test_a_pod_that_is_refused_for_want_of_a_quota_of_its_class_is_shown_in_the_
     assert [said.level for said in results(exempt) if said.level != "ok"] == []
     away = NotReadable('resourcequotas is forbidden: User "bo" cannot list')
     assert [said.level for said in results(replace(SOUND, quotas=away)) if said.level != "ok"] == ["unknown"]
+
+
+def test_config_maps_of_budgets_that_do_not_count_are_named() -> None:
+    """A generated name without the label; and of two generations the older one."""
+
+    def made(name: str, created: str, **labels: str) -> dict[str, Any]:
+        metadata = {"name": name, "creationTimestamp": created, "labels": labels}
+        return {"kind": "ConfigMap", "metadata": metadata, "data": {"team-a": "gpuHours: 1"}}
+
+    read = {"bursar.dev/budgets": "true"}
+    maps = [
+        made("bursar-budgets-7h2k", "2026-11-01T00:00:00Z"),
+        made("teams-9m4f7b2c5k", "2026-11-02T00:00:00Z", **read),
+        made("teams-2c7b8d9f4g", "2026-11-03T00:00:00Z", **read),
+        made("teams", "2026-11-01T00:00:00Z", **read),
+        {"metadata": {"name": "bursar-settings"}, "data": {"_settings": "mode: observe"}},
+    ]
+    known = replace(SOUND, budgets=listed(*maps), namespaces="namespace/team-a")
+
+    said = [(result.sentence, result.command) for result in results(known) if result.subject == "budgets"]
+
+    page = "(docs/budget-settings.md)"
+    assert said[:3] == [
+        (
+            "ConfigMap bursar-budgets-7h2k is not read: give it the label bursar.dev/budgets=true, or a"
+            " name without ending (bursar-mode, bursar-settings, bursar-budgets)",
+            f"kubectl label configmap bursar-budgets-7h2k -n bursar-system bursar.dev/budgets=true {page}",
+        ),
+        (
+            "ConfigMap teams-9m4f7b2c5k does not count: one with another ending of this name is newer",
+            "kubectl delete configmap teams-9m4f7b2c5k -n bursar-system",
+        ),
+        (
+            "_settings: mode: it is of the ConfigMap bursar-mode now; here it counts only until that one has"
+            " taken effect",
+            "kubectl edit configmap bursar-settings -n bursar-system",
+        ),
+    ]
+
+
+def test_what_mode_meter_should_not_have_is_named() -> None:
+    ours = {"labels": {"app.kubernetes.io/part-of": "bursar"}}
+
+    def there(kind: str, *names: str) -> list[dict[str, Any]]:
+        return [{"kind": kind, "metadata": {"name": name, **ours}} for name in names]
+
+    foreign = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": "others"}}
+    metering = alone()
+    left = replace(
+        metering,
+        mutating=listed(*there("MutatingWebhookConfiguration", "bursar"), foreign),
+        validating=there("ValidatingWebhookConfiguration", "zz-bursar")[0],
+        policies=listed(*there("ValidatingAdmissionPolicy", "bursar-a", "bursar-b")),
+        policy_bindings=NotReadable("forbidden"),
+        workloads=[*metering.workloads, listed(*there("DaemonSet", "bursar-node"))],
+    )
+
+    before = results(metering)
+    assert [
+        (result.level, result.sentence, result.command) for result in results(left) if result not in before
+    ] == [
+        (
+            "error",
+            "mode meter installs nothing of this, and it goes on to judge and change pods: 1"
+            " ValidatingWebhookConfiguration, 1 MutatingWebhookConfiguration, 2 ValidatingAdmissionPolicy, 1"
+            " DaemonSet",
+            "prune them as docs/gitops.md says",
+        )
+    ]

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timekeeper.cli.output import CommandError
-from timekeeper.cli.save.command import has_budgets, manifest, marks
+from timekeeper.cli.save.command import manifest, marks
 from timekeeper.cli.save.folder import Folder, rows_of
+from timekeeper.core.budgets.config_maps import is_read
 
 STORED = {
     "apiVersion": "v1",
@@ -85,7 +86,7 @@ def test_each_text_is_read_from_its_file_as_it_was(
     ],
 )
 def test_the_config_maps_with_budgets_are_those_that_bursar_reads(found: Any, expected: bool) -> None:
-    assert has_budgets(found) == expected
+    assert is_read(found) == expected
 
 
 def test_the_commands_write_our_marks_again_as_they_were_and_no_others() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timekeeper.core.budgets import yaml_nodes
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError
-from timekeeper.core.budgets.policy import GPU_HOUR, Budget, BudgetSettings, ineffective_fields
+from timekeeper.core.budgets.policy import GPU_HOUR, MODE, Budget, BudgetSettings, ineffective_fields
 from timekeeper.core.budgets.reader import ended_fields, read, read_entry
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 
@@ -42,7 +42,6 @@ timeZone: Europe/Berlin
 weights: {H100: 2.5, T4: 0.35}
 unitCosts: {gpu.intel.com/tiles: 0.5, gpu.intel.com/memory.max: 0.000000000001}
 priorityClasses: {inBudget: high, overBudget: low}
-mode: observe
 rules: {privileged: off}
 exempt: [admins]
 schedulerName: gpu-scheduler
@@ -97,7 +96,6 @@ def test_every_setting_is_read() -> None:
         unit_costs=(("gpu.intel.com/tiles", 5 * 10**11), ("gpu.intel.com/memory.max", 1)),
         in_budget_class="high",
         over_budget_class="low",
-        mode="observe",
         rules=(("privileged", "off"),),
         exempt=("admins",),
         scheduler_name="gpu-scheduler",
@@ -247,12 +245,12 @@ def test_an_entry_with_hours_alone_demotes_new_pods_and_evicts_none() -> None:
 
 def test_a_bad_entry_harms_no_other() -> None:
     reading = read(
-        {"bursar-budgets": {"a": "gpuHours: 1", "b": "gpuHours: lots", "_settings": "mode: observe"}}
+        {"bursar-budgets": {"a": "gpuHours: 1", "b": "gpuHours: lots", "_settings": "idle: evict"}}
     )
 
     assert reading.budgets == {"a": Budget(amount=GPU_HOUR)}
-    assert reading.settings == BudgetSettings(mode="observe")
-    assert reading.broken == {"b"}
+    assert reading.settings == BudgetSettings(idle="evict")
+    assert {error.key for error in reading.errors} == {"b"}
 
 
 def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
@@ -262,7 +260,6 @@ def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
     assert [error.problem for error in reading.errors] == [
         "also defined in ConfigMap bursar-budgets; the entry in aaa is ignored"
     ]
-    assert reading.broken == frozenset()
 
 
 def test_what_is_not_built_yet_is_reported() -> None:
@@ -446,13 +443,13 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
     )
 
     assert [error.key for error in reading.errors] == ["_group.broken"]
-    assert [(each.key, each.line, each.field) for each in reading.warnings] == [
+    assert [(each.key, each.line, each.field) for each in reading.missing_groups(reading.budgets)] == [
         ("team-a", 2, "group"),
         ("_defaults", 3, "group"),
     ]
     assert (
         "_group.lab is not defined in any budget ConfigMap, so the group has no limit"
-        in reading.warnings[0].sentence()
+        in reading.missing_groups(reading.budgets)[0].sentence()
     )
     assert {"team-a", "_defaults"} <= reading.budgets.keys()
 
@@ -598,14 +595,24 @@ def test_deep_nesting_and_long_text_are_errors() -> None:
     assert isinstance(read_entry("a", "x" * 100_000), EntryError)
 
 
+def test_the_modes_object_has_the_mode_and_whether_pods_are_placed() -> None:
+    files = {"bursar-mode": {MODE: "mode: observe\nplacement: off"}, "x": {"_settings": "idle: evict"}}
+    found = read(files)
+
+    assert found.in_force == BudgetSettings(mode="observe", placement="off", idle="evict")
+    assert found.errors == ()
+    (error,) = read({"x": {"_mode": "mode: observe"}}).errors
+    assert (error.key, error.problem) == ("_mode", "no such key")
+
+
 ENDED = ("chargeFrom: bound", "startGrace: 90s", "sidecar: container", "chargeBy: dominant-host")
 
 
 @pytest.mark.parametrize("ended", ENDED)
 @pytest.mark.parametrize("lenient", [False, True])
 def test_a_field_that_has_ended_has_no_effect_and_says_what_it_did(ended: str, lenient: bool) -> None:
-    """All else of the text counts: the mode, the time zone, the price."""
-    rest = "mode: observe\ntimeZone: Europe/Berlin\nprice: 2.50\n"
+    """All else of the text counts: what happens to idle pods, the time zone, the price."""
+    rest = "idle: evict\ntimeZone: Europe/Berlin\nprice: 2.50\n"
 
     then = read_entry("_settings", f"{rest}{ended}\n", lenient=lenient)
 

@@ -66,11 +66,11 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--set=mode=observed", "at '/mode': value must be one of 'enforce', 'observe'"),
     (
         "--set=settings.mode=observe",
-        "settings.mode: the mode has a value of its own; for example --set mode=",
+        "settings.mode: it has a value of its own; for example --set mode=observe",
     ),
     (
         "--set=settings.placement=off",
-        "settings.placement: placement has a value of its own; for example --set placement=",
+        "settings.placement: it has a value of its own; for example --set placement=off",
     ),
     ("--set=placement=none", "at '/placement': value must be one of 'on', 'off'"),
     (
@@ -471,7 +471,9 @@ def test_without_placement_nothing_of_the_scheduler_is_installed_and_the_setting
     }
     assert not [name for _, name in names if "scheduler" in name or "extender" in name]
     (settings,) = [each["data"] for each in objects if each["metadata"]["name"] == "bursar-settings"]
-    assert yaml.safe_load(settings["_settings"]) == {"mode": "enforce", "placement": "off", "idle": "evict"}
+    assert yaml.safe_load(settings["_settings"]) == {"idle": "evict"}
+    (mode,) = [made["data"] for made in objects if made["metadata"]["name"] == "bursar-mode"]
+    assert mode == {"mode": "enforce", "placement": "off"}
     assert "- --placement=off\n" in texts["webhook.yaml"]
     assert not [name for name, text in texts.items() if "--extender-url" in text]
     (rules,) = [each["spec"]["groups"] for each in objects if each["kind"] == "PrometheusRule"]

@@ -91,9 +91,12 @@ def test_the_commands_about_namespaces_and_settings_change_them(admin: Administr
     admin.typed(block("bypass", "noGPUDrivers"))
     classes = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-device-classes")["data"]
     assert classes["noGPUDrivers"] == "dra.net"
-    admin.typed(f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block('budget-settings', 'kubectl edit')}")
+    admin.typed(f"export KUBE_EDITOR='sed -i s/Berlin/Paris/'\n{block('budget-settings', 'kubectl edit')}")
     settings = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-settings")["data"]
-    assert settings == {"_settings": "mode: enforce"}
+    assert settings == {"_settings": "timeZone: Europe/Paris"}
+    admin.typed(block("budget-settings", "kubectl patch"))
+    mode = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-mode")["data"]
+    assert mode == {"mode": "observe", "placement": "on"}
 
 
 def test_one_namespace_gets_its_mode_by_its_entry(admin: Administrator) -> None:

@@ -1,6 +1,8 @@
 """docs/install.md and docs/helm.md, typed on a real API server: install, upgrade, rollback and uninstall."""
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.tools import CERT_MANAGER, PROMETHEUS_OPERATOR
 from tests.deploy.reading import ROOT, Json, documents
 from tests.docs.cluster.test_install import (
+    MODE_OF,
     OBSERVES,
     POLICIES,
     SETTINGS_OF,
@@ -27,6 +30,7 @@ from tests.docs.cluster.test_install import (
 )
 from tests.docs.cluster.test_uninstall import everything, refusal
 from tests.docs.shell import console, run
+from tests.support.control_plane import MERGE
 from tests.support.waiting import eventually
 from timekeeper.core import __version__
 
@@ -142,11 +146,10 @@ def pods_are_created(cp: ControlPlane) -> Iterator[list[str]]:
 
 
 def enforces(cp: ControlPlane) -> bool:
-    """Whether the three switches are as in the manifests: no setting, the policies, the webhook's flag."""
+    """Whether the three switches are as in the manifests: the mode, the policies, the webhook's flag."""
     bindings = cp.api.call("GET", POLICIES)["items"]
     denying = {each["metadata"]["name"] for each in bindings if each["spec"]["validationActions"] == ["Deny"]}
-    observes = "--mode=observe" in container(cp)["args"] or cp.api.answers(SETTINGS_OF)
-    return denying == policies_that_deny() and not observes
+    return denying == policies_that_deny() and switches(cp) == ("enforce", "enforce", False)
 
 
 def missing(cp: ControlPlane) -> str:
@@ -232,8 +235,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     assert installed(cp) == {"bursar-timekeeper", "gpubudgets.bursar.dev"}
     run(cp, observing, folder)
     assert missing(cp) == ""
-    setting, *others = switches(cp)
-    assert (setting.strip(), *others) == OBSERVES
+    assert switches(cp) == OBSERVES
     certify(cp, folder)
     trusted = bundles(cp)
     assert None not in trusted
@@ -376,6 +378,84 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
     run(cp, typed("helm uninstall bursar"), folder)
 
     assert left(cp) == KEPT
+
+
+def settings_of(cp: ControlPlane) -> Json:
+    """What `_settings` says; nothing where there is no ConfigMap."""
+    found: Json = cp.api.call("GET", SETTINGS_OF)["data"] if cp.api.answers(SETTINGS_OF) else {}
+    return found
+
+
+# as a release before there was an object for the mode had it
+FORMER = """\
+{{- if ne .Values.mode "enforce" }}
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: bursar-settings, namespace: bursar-system}
+data:
+  _settings: |
+    mode: {{ .Values.mode }}
+{{- end }}
+"""
+BY_HAND = {"_settings": "mode: observe\ntimeZone: Europe/Berlin\nweights: {A100: 2}\n"}
+
+
+def test_settings_that_somebody_wrote_survive_each_change_of_the_mode_or_stop_it(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    cp = control_plane
+    run(cp, typed("kubectl delete namespace", "--ignore-not-found"), folder)  # of another test
+    run(cp, typed("helm install bursar", "--set mode=observe").replace("REGISTRY", PUSHED), folder)
+    own = {"_settings": "timeZone: Europe/Berlin"}
+    run(
+        cp, f"kubectl create configmap bursar-settings -n bursar-system --from-literal={literal(own)}", folder
+    )
+
+    for value in ("mode=enforce", "mode=observe", "placement=off", "placement=on", "mode=enforce"):
+        run(cp, typed("helm upgrade bursar", f"--set {value}"), folder)
+        assert settings_of(cp) == own
+        key, _, said = value.partition("=")
+        assert cp.api.call("GET", MODE_OF)["data"][key] == said
+    taking = typed("helm upgrade bursar", "--take-ownership --force-conflicts", "--set settings.idle=evict")
+    said = refused(cp, taking, folder)
+    assert "this would drop timeZone, which _settings of the ConfigMap bursar-settings has" in said
+    assert settings_of(cp) == own
+    run(cp, f"{taking} --set settings.timeZone=Asia/Tokyo", folder)
+    assert settings_of(cp) == {"_settings": "idle: evict\ntimeZone: Asia/Tokyo\n"}
+    run(cp, typed("helm uninstall bursar"), folder)
+
+
+def test_an_upgrade_of_a_release_that_wrote_the_mode_into_settings_stops_where_fields_would_be_lost(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    cp, chart = control_plane, folder / "deploy" / "chart" / "templates"
+    run(cp, typed("kubectl delete namespace", "--ignore-not-found"), folder)  # of another test
+    now = (chart / "settings.yaml").read_text()
+    (chart / "settings.yaml").write_text(FORMER)
+    run(cp, typed("helm install bursar", "--set mode=observe").replace("REGISTRY", PUSHED), folder)
+    assert settings_of(cp) == {"_settings": "mode: observe\n"}
+    cp.api.call("PATCH", SETTINGS_OF, {"data": BY_HAND}, MERGE)
+    (chart / "settings.yaml").write_text(now)
+
+    upgrade = typed("helm upgrade bursar", "--set mode=enforce")
+    said = refused(cp, upgrade, folder)
+    assert "settings: this would drop timeZone, weights, which _settings of the ConfigMap" in said
+    assert settings_of(cp) == BY_HAND
+    assert cp.api.call("GET", MODE_OF)["data"]["mode"] == "observe"
+    (annotate,) = re.findall(r"kubectl annotate configmap \S+ -n \S+ \S+=keep", said)
+    run(cp, annotate, folder)
+    run(cp, upgrade, folder)
+    assert settings_of(cp) == BY_HAND
+    assert cp.api.call("GET", MODE_OF)["data"]["mode"] == "enforce"
+    run(cp, typed("helm upgrade bursar", "--set mode=observe"), folder)
+    assert settings_of(cp) == BY_HAND
+    run(cp, typed("helm uninstall bursar"), folder)
+
+
+def literal(data: Json) -> str:
+    """An entry as a word of the shell."""
+    ((key, text),) = data.items()
+    return shlex.quote(f"{key}={text}")
 
 
 def doctor(cp: ControlPlane, folder: Path) -> list[Json]:

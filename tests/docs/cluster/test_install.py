@@ -17,10 +17,10 @@ HELM = (ROOT / "docs" / "helm.md").read_text()
 UPGRADE = (ROOT / "docs" / "upgrade.md").read_text()
 # policies that refuse no pod, and only say which account writes what is Bursar's own
 OWN = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
-OBSERVES = ("mode: observe", "observe", True)
+OBSERVES = ("observe", "observe", True)
 README = (ROOT / "README.md").read_text()
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
-SETTINGS_OF = f"{CONFIG_MAPS}/bursar-settings"
+SETTINGS_OF, MODE_OF = f"{CONFIG_MAPS}/bursar-settings", f"{CONFIG_MAPS}/bursar-mode"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 
 
@@ -36,13 +36,13 @@ def readmes_budgets() -> str:
 
 
 def switches(cp: ControlPlane) -> tuple[str, str, bool]:
-    """The setting, the mode with which the policies begin, and whether the webhook begins by observing."""
+    """The cluster's mode, that with which the policies begin, and whether the webhook begins by observing."""
     deployment = cp.api.call("GET", "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook")
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     names = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")
     (initial,) = {cp.api.call("GET", f"{CONFIG_MAPS}/{name}")["data"]["_initial"] for name in names}
-    settings = cp.api.call("GET", SETTINGS_OF)["data"]["_settings"]
-    return settings, initial, "--mode=observe" in arguments
+    mode = cp.api.call("GET", MODE_OF)["data"]["mode"]
+    return mode, initial, "--mode=observe" in arguments
 
 
 def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_end_it(
@@ -50,7 +50,7 @@ def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_
 ) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "readme.yaml").write_text(readmes_budgets())
-    run(control_plane, block(HELM, "mode: observe"), tmp_path)
+    run(control_plane, block(HELM, "mode: observe/"), tmp_path)
     run(control_plane, without_waiting(block(HELM, "webhook-configurations.yaml")), tmp_path)
     assert switches(control_plane) == OBSERVES
 
@@ -63,14 +63,10 @@ def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_
 
         assert switches(control_plane) == OBSERVES, commands
 
-    run(
-        control_plane,
-        f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block(HELM, 'kubectl edit')}",
-        tmp_path,
-    )
-    assert switches(control_plane) == ("mode: enforce", "enforce", False)
+    run(control_plane, block(HELM, "mode: enforce/' deploy"), tmp_path)
+    assert switches(control_plane) == ("enforce", "enforce", False)
     run(control_plane, block(UPGRADE, "timekeeper.yaml"), tmp_path)
-    assert switches(control_plane) == ("mode: enforce", "enforce", False)
+    assert switches(control_plane) == ("enforce", "enforce", False)
 
 
 def without_waiting(commands: str) -> str:

@@ -25,7 +25,10 @@ TYPED = {
     },
     "docs/login.md": {"kubectl create rolebinding": "docs/cluster/test_access.py"},
     "docs/api.md": {"/dryrun": "scheduler_ext/unit/test_dryrun.py"},
-    "docs/budget-settings.md": {"kubectl edit": "docs/cluster/test_commands.py"},
+    "docs/budget-settings.md": {
+        "kubectl edit": "docs/cluster/test_commands.py",
+        "kubectl patch": "docs/cluster/test_commands.py",
+    },
     "docs/budgets.md": {"--group research": "cli/cluster/test_cli.py"},
     "docs/bypass.md": {
         "noGPUDrivers": "docs/cluster/test_commands.py",
@@ -59,6 +62,7 @@ TYPED = {
     "docs/dependencies.md": {"cyclonedx-py": "docs/process/test_bill.py"},
     "docs/explain.md": {"ask /v1/explain": "docs/cluster/test_access.py"},
     "docs/from-device-plugin.md": {"claimed-device.yaml": "docs/cluster/test_from_device_plugin.py"},
+    "docs/gitops.md": {"kubectl delete": "deploy/cluster/test_gitops.py"},
     "docs/helm.md": {
         "images.prefix=REGISTRY\n": "docs/cluster/test_helm.py",
         "--take-ownership": "docs/cluster/test_helm.py",
@@ -69,9 +73,9 @@ TYPED = {
         "delete namespace": "docs/cluster/test_helm.py",
         "kustomize": "docs/cluster/test_commands.py",
         'sed -i "s#': "docs/process/test_image_names.py",
-        "mode: observe'": "docs/cluster/test_install.py",
+        "mode: observe/'": "docs/cluster/test_install.py",
         "webhook-configurations.yaml": "docs/cluster/test_install.py",
-        "kubectl edit": "docs/cluster/test_install.py",
+        "mode: enforce/'": "docs/cluster/test_install.py",
     },
     "docs/install.md": {
         "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",

@@ -14,7 +14,7 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import History
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.core.texts import moment
+from timekeeper.core.texts import exact_moment, moment
 from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Store
 
@@ -72,26 +72,42 @@ def test_a_broken_entry_is_reported_once_and_its_mending_clears_it(town: Town) -
 
 
 def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town: Town) -> None:
-    """Its namespaces are without limit from now on: that is not silent, not over a restart, and ends once it
-    is back."""
+    """Its namespaces are without limit two minutes later: that is not silent, not over a restart, and ends
+    once it is back."""
     everything = budgets(team_a=MONTH, team_b=MONTH), budgets("bursar-settings", _settings="lookahead: 1m")
     town.begin(*(("configmaps", config_map) for config_map in everything))
     town.clock.turn(SECOND)
 
     for config_map in everything:
         town.change("configmaps", config_map, deleted=True)
+
+    since = T0 + SECOND
+    assert town.budget()["gpuHours"]["granted"] == "10"
+    assert town.settler.ledger.history.settings(town.clock()).lookahead_ms == MINUTE
+    each = [("EntriesGone", "bursar-budgets"), ("EntriesGone", "bursar-settings")]
+    assert [(notice.reason, notice.config_map.name) for notice in town.notices] == each
+    first, until = moment(since, to="seconds"), moment(since + 2 * MINUTE, to="seconds")
+    gone = town.get("/v1/budgets").get_json()["broken"]
+    assert gone[0] == {
+        "key": "bursar-budgets",
+        "error": f"ConfigMap bursar-budgets is gone since {first}, and with it team-a, team-b: in force until"
+        f" {until}, unless another one has it",
+    }
+    assert metrics.BROKEN._value.get() == 2
+    town.clock.turn(2 * MINUTE - 1)
+    town.tick()
+    assert town.budget()["gpuHours"]["granted"] == "10"
+    town.clock.turn(1)
+    town.tick()
     town.resume()
 
     assert town.budget()["granted"] is None
-    assert [(notice.reason, notice.config_map.name) for notice in town.notices] == [
-        ("EntriesGone", "bursar-budgets"),
-        ("EntriesGone", "bursar-settings"),
-    ]
-    since = moment(T0 + SECOND)
+    assert [(notice.reason, notice.config_map.name) for notice in town.notices] == [*each, *reversed(each)]
     gone = town.get("/v1/budgets").get_json()["broken"]
     assert [broken["key"] for broken in gone] == ["bursar-budgets", "bursar-settings"]
     assert gone[0]["error"].startswith(
-        f"ConfigMap bursar-budgets is gone since {since}, and 2 entries of it: team-a, team-b."
+        "ConfigMap bursar-budgets is gone, and 2 entries of it ended at"
+        f" {moment(since + 2 * MINUTE)}: team-a, team-b."
     )
     assert metrics.BROKEN._value.get() == 2
     assert ended_entries(town) == [], "their ConfigMap's error names them"
@@ -99,6 +115,183 @@ def test_a_config_map_that_is_deleted_with_its_entries_is_reported_at_once(town:
     assert [broken["key"] for broken in town.get("/v1/budgets").get_json()["broken"]] == ["bursar-settings"]
     town.advance(DAY + HOUR)
     assert town.get("/v1/budgets").get_json()["broken"] == []
+
+
+def test_after_a_restart_entries_that_nobody_has_count_for_two_minutes_more(town: Town) -> None:
+    """Who deleted what, and when, the new settler cannot know."""
+    town.begin(("configmaps", budgets("more", team_a=MONTH)), ("configmaps", budgets(team_b=MONTH)))
+    town.clock.turn(SECOND)
+    town.change("configmaps", budgets("more", team_a=MONTH), deleted=True)
+
+    town.clock.turn(MINUTE)
+    town.resume()
+    town.clock.turn(2 * MINUTE - SECOND)
+    town.tick()
+
+    assert town.standing("team-a") == "IN_BUDGET"
+    (broken,) = town.get("/v1/budgets").get_json()["broken"]
+    assert broken["error"].startswith("ConfigMaps are gone since ")
+    town.clock.turn(SECOND)
+    town.tick()
+    assert (town.standing("team-a"), town.standing("team-b")) == ("UNLIMITED", "IN_BUDGET")
+
+
+def test_what_was_deleted_while_no_settler_looked_counts_for_two_minutes_and_is_named_then(
+    town: Town,
+) -> None:
+    everything = budgets(team_a=MONTH), budgets("bursar-settings", _settings="lookahead: 1m")
+    town.begin(*(("configmaps", config_map) for config_map in everything))
+
+    town.clock.turn(HOUR)
+    for config_map in everything:
+        town.hear("configmaps", config_map, deleted=True, unheard=True)
+    town.resume()
+
+    names = ["bursar-budgets", "bursar-settings"]
+    assert town.standing("team-a") == "IN_BUDGET"
+    assert [broken["key"] for broken in town.get("/v1/budgets").get_json()["broken"]] == names
+    town.clock.turn(2 * MINUTE)
+    town.tick()
+    assert town.standing("team-a") == "UNLIMITED"
+    gone = town.get("/v1/budgets").get_json()["broken"]
+    assert [broken["error"].partition(",")[0] for broken in gone] == [
+        f"ConfigMap {name} is gone" for name in names
+    ]
+
+
+def test_what_takes_the_place_of_a_config_map_that_is_gone_counts_at_once(town: Town) -> None:
+    own, more = budgets(team_a=MONTH, team_b=MONTH), budgets("more", team_a="gpuHours: 3\nperiod: month")
+    town.begin(("configmaps", own))
+    town.clock.turn(SECOND)
+    town.change("configmaps", own, deleted=True)
+
+    town.clock.turn(SECOND)
+    town.change("configmaps", more)
+    assert (town.budget()["gpuHours"]["granted"], town.standing("team-b")) == ("3", "IN_BUDGET")
+
+    hear(town, team_c=MONTH)
+    assert (town.standing("team-b"), town.standing("team-c")) == ("UNLIMITED", "IN_BUDGET")
+    assert town.get("/v1/budgets").get_json()["broken"] == []
+
+
+def generation(ending: str, created_ms: int, **entries: str) -> Json:
+    """What kustomize's configMapGenerator makes."""
+    made = budgets(f"bursar-budgets-{ending}", **entries)
+    made["metadata"]["creationTimestamp"] = exact_moment(created_ms)
+    return made
+
+
+@pytest.mark.parametrize("endings", [("7h2k9m4f5b", "2c7b8d9f4g"), ("2c7b8d9f4g", "7h2k9m4f5b")])
+def test_of_two_generations_the_newest_counts_alone(town: Town, endings: tuple[str, str]) -> None:
+    old, new = endings
+    of_old = generation(old, T0 - DAY, team_a=MONTH, team_b=MONTH)
+    of_new = generation(new, T0, team_a="gpuHours: 3\nperiod: month")
+    town.begin(("configmaps", of_old))
+    assert town.budget()["gpuHours"]["granted"] == "10"
+
+    town.clock.turn(SECOND)
+    town.change("configmaps", of_new)
+
+    assert (town.budget()["gpuHours"]["granted"], town.standing("team-b")) == ("3", "UNLIMITED")
+    assert town.get("/v1/budgets").get_json()["broken"] == []
+    town.clock.turn(SECOND)
+    town.change("configmaps", of_old, deleted=True)
+    assert (town.budget()["gpuHours"]["granted"], town.standing("team-b")) == ("3", "UNLIMITED")
+    town.clock.turn(SECOND)
+    town.change("configmaps", of_new, deleted=True)
+    town.clock.turn(MINUTE)
+    town.tick()
+    assert town.budget()["gpuHours"]["granted"] == "3"
+
+
+def test_files_whose_names_only_look_alike_all_count(town: Town) -> None:
+    names = ("teams-north", "teams-south", "teams-mgmt", "teams-2026")
+    town.begin(*(("configmaps", budgets(name, **{f"of-{name}": MONTH})) for name in names))
+
+    assert {town.standing(f"of-{name}") for name in names} == {"IN_BUDGET"}
+
+
+def mode(town: Town) -> str:
+    return str(town.get("/v1/standings").get_json()["default"]["mode"])
+
+
+def test_the_mode_has_an_object_of_its_own_and_namespaces_come_before_it(town: Town) -> None:
+    town.begin(
+        ("configmaps", budgets("bursar-mode", mode="observe", placement="off")),
+        ("configmaps", budgets("bursar-settings", _settings="lookahead: 1m")),
+        ("configmaps", budgets(team_a=f"{MONTH}\nmode: enforce")),
+    )
+
+    assert (mode(town), town.budget()["mode"], town.budget()["modeFrom"]) == ("observe", "enforce", "entry")
+    assert town.get("/v1/budgets/team-b").get_json()["modeFrom"] == "cluster"
+    settings = town.settler.ledger.history.settings(town.clock())
+    assert (settings.placement, settings.lookahead_ms) == ("off", MINUTE)
+    town.notices.clear()
+    at_first = town.clock()
+    hear(town, "bursar-mode", mode="enforce", placement="on")
+
+    history = town.settler.ledger.history
+    assert [history.settings(at).mode for at in (at_first, town.clock())] == ["observe", "enforce"]
+    assert [(notice.reason, notice.config_map.name) for notice in town.notices] == [
+        ("ModeChanged", "bursar-mode")
+    ]
+    assert town.notices[0].message.startswith("_mode/bursar-mode: the mode changes from observe to enforce: ")
+    hear(town, "bursar-settings", _settings="lookahead: 2m\nmode: observe")
+    assert mode(town) == "enforce"
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "observed"}, {"placement": "off"}, {"mode": "observe", "x": "1"}])
+def test_a_mistake_in_the_modes_object_leaves_the_last_good_one_in_force(town: Town, wrong: Json) -> None:
+    town.begin(("configmaps", budgets("bursar-mode", mode="observe")))
+    hear(town, "bursar-mode", **wrong)
+
+    assert mode(town) == "observe"
+    (broken,) = town.get("/v1/budgets").get_json()["broken"]
+    assert broken["error"].startswith("ConfigMap bursar-mode: ")
+
+
+def test_the_mode_stays_for_two_minutes_where_its_object_is_deleted(town: Town) -> None:
+    own = budgets("bursar-mode", mode="observe")
+    town.begin(("configmaps", own))
+    town.clock.turn(SECOND)
+    town.change("configmaps", own, deleted=True)
+
+    town.clock.turn(2 * MINUTE - SECOND)
+    town.tick()
+    assert mode(town) == "observe"
+    (broken,) = town.get("/v1/budgets").get_json()["broken"]
+    assert broken["error"].startswith("ConfigMap bursar-mode is gone since ")
+    town.clock.turn(SECOND)
+    town.tick()
+    assert mode(town) == "enforce"
+
+
+def test_an_upgrade_keeps_the_mode_of_settings_until_both_say_the_same(town: Town) -> None:
+    """Of a release before there was an object for the mode."""
+    before = budgets("bursar-settings", _settings="mode: observe\nlookahead: 1m")
+    town.begin(("configmaps", before))
+    town.notices.clear()
+
+    hear(town, "bursar-mode", mode="enforce")
+
+    assert mode(town) == "observe"
+    (notice,) = town.notices
+    assert (notice.reason, notice.config_map.name) == ("BrokenBudget", "bursar-mode")
+    assert "mode: it does not count yet, for mode: observe in _settings" in notice.message
+    hear(town, "bursar-settings", _settings="lookahead: 1m")
+    assert mode(town) == "enforce"
+    assert town.get("/v1/budgets").get_json()["broken"] == []
+
+
+def test_once_the_modes_object_has_counted_what_is_left_in_settings_changes_nothing(town: Town) -> None:
+    """Observe to enforce without pruning."""
+    town.begin(("configmaps", budgets("bursar-settings", _settings="mode: observe")))
+    hear(town, "bursar-mode", mode="observe")
+    hear(town, "bursar-mode", mode="enforce")
+
+    assert mode(town) == "enforce"
+    town.resume()
+    assert mode(town) == "enforce"
 
 
 def ended_entries(town: Town) -> list[str]:
@@ -165,6 +358,9 @@ def test_a_config_map_that_is_deleted_takes_its_entries_along(town: Town) -> Non
 
     town.clock.turn(SECOND)
     town.change("configmaps", more, deleted=True)
+    assert town.standing("team-b") == "IN_BUDGET"
+    town.clock.turn(2 * MINUTE)
+    town.tick()
 
     assert (town.standing("team-a"), town.standing("team-b")) == ("IN_BUDGET", "UNLIMITED")
 
@@ -174,6 +370,9 @@ def test_a_config_map_that_loses_its_label_takes_its_entries_along(town: Town) -
     town.begin(("configmaps", more))
     town.clock.turn(SECOND)
     town.change("configmaps", {**more, "metadata": {**more["metadata"], "labels": {}}})
+    assert town.standing("team-b") == "IN_BUDGET"
+    town.clock.turn(2 * MINUTE)
+    town.tick()
 
     assert town.standing("team-b") == "UNLIMITED"
 
@@ -244,17 +443,18 @@ def test_of_the_settings_everything_is_done(town: Town) -> None:
 
 
 @pytest.mark.parametrize(
-    ("later", "key"),
+    "later",
     [
-        (budgets("bursar-settings", _settings="lookahead: 5m"), "_settings"),
-        (budgets("bursar-settings", _settings="mode: enforce"), "_settings"),
-        (budgets("bursar-settings"), "_settings"),
+        budgets("bursar-settings", _settings="lookahead: 5m"),
+        budgets("bursar-settings", _settings="mode: enforce"),
+        budgets("bursar-settings"),
     ],
     ids=["left out", "written", "removed"],
 )
 def test_the_end_of_observing_is_announced_on_the_config_map_and_in_the_metric(
-    town: Town, later: Json, key: str
+    town: Town, later: Json
 ) -> None:
+    """Of a release before there was an object for the mode."""
     town.begin(("configmaps", budgets("bursar-settings", _settings="mode: observe")))
     assert 'bursar_mode{mode="observe"} 1.0' in town.get("/metrics").text
     town.notices.clear()
@@ -263,9 +463,9 @@ def test_the_end_of_observing_is_announced_on_the_config_map_and_in_the_metric(
     town.hear("configmaps", later)
     town.tick()
 
-    (notice,) = town.notices
-    assert (notice.reason, notice.config_map.name) == ("ModeChanged", "bursar-settings")
-    assert notice.message.startswith(f"{key}: the mode changes from observe to enforce")
+    (notice,) = (notice for notice in town.notices if notice.reason == "ModeChanged")
+    assert notice.config_map.name == "bursar-settings"
+    assert notice.message.startswith("_mode/bursar-mode: the mode changes from observe to enforce")
     assert 'bursar_mode{mode="enforce"} 1.0' in town.get("/metrics").text
 
 

@@ -287,14 +287,15 @@ def test_fields_that_ended_are_named_at_the_upgrade_and_count_as_before(town: To
     settings = "mode: observe\ntimeZone: Europe/Berlin\nchargeBy: dominant-host\n"
     town.begin(("configmaps", budgets(_settings=settings)))
     named = [(notice.reason, notice.message) for notice in town.notices]
-    assert [reason for reason, _ in named] == ["IneffectiveField", "ModeChanged"]
-    assert "_settings: chargeBy: dominant-host has ended and reads as dominant" in named[0][1]
+    assert [reason for reason, _ in named] == ["IneffectiveField", "IneffectiveField", "ModeChanged"]
+    assert "_settings: mode: it is of the ConfigMap bursar-mode now" in named[0][1]
+    assert "_settings: chargeBy: dominant-host has ended and reads as dominant" in named[1][1]
     town.tick()
-    assert len(town.notices) == 2
+    assert len(town.notices) == 3
 
     town.resume()
 
-    assert [(notice.reason, notice.message) for notice in town.notices[2:]] == named[:1]
+    assert [(notice.reason, notice.message) for notice in town.notices[3:]] == named[:2]
     assert town.budget()["mode"] == "observe"
 
 

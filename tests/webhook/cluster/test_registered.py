@@ -2,6 +2,7 @@
 and what people read of modes, exempt users and budgets that refuse."""
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -267,6 +268,23 @@ def test_a_labelled_config_map_is_reviewed_also_without_a_name_yet(world: Regist
 
     for written in (named, generated):
         assert SENTENCE in world.answer("POST", CONFIG_MAPS, written).refusal
+
+
+@pytest.mark.parametrize("metadata", [{"name": "bursar-budgets-7h2k"}, {"generateName": "bursar-budgets-"}])
+def test_a_generated_name_that_is_not_read_is_warned_of(world: Registered, metadata: Json) -> None:
+    written = {**config_map({"team-a": GOOD_BUDGET}), "metadata": {"namespace": "bursar-system", **metadata}}
+
+    refusal, (said,) = world.answer("POST", CONFIG_MAPS, written)
+
+    assert refusal == ""
+    assert re.match(
+        r"ConfigMap bursar-budgets-\w{4,5} is not read: give it the label bursar.dev/budgets=", said
+    )
+
+
+def test_a_mode_that_is_none_is_refused_in_the_modes_object(world: Registered) -> None:
+    assert "data[mode]: " in world.applied(config_map({"mode": "observed"}, "bursar-mode")).refusal
+    assert world.applied(config_map({"mode": "enforce", "placement": "on"}, "bursar-mode")) == PASSES
 
 
 def test_who_ends_entries_by_a_write_a_label_or_a_deletion_is_warned(world: Registered) -> None:

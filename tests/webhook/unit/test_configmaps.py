@@ -29,11 +29,12 @@ SENTENCE = (
     "quarter, year, once; for example period: month"
 )
 VALID = AdmissionAnswer("valid")
+LATER = "What a ConfigMap that is gone says counts for two minutes more."
 WRITES = """\
-request.name in ['bursar-settings', 'bursar-budgets']
-|| [object, oldObject].exists(written, written != null && has(written.metadata.labels)
-  && 'bursar.dev/budgets' in written.metadata.labels
-  && written.metadata.labels['bursar.dev/budgets'] == 'true')
+request.name in ['bursar-mode', 'bursar-settings', 'bursar-budgets']
+|| [object, oldObject].exists(written, written != null && (
+  written.metadata.?name.orValue('').matches('^bursar-(mode|settings|budgets)-')
+  || written.metadata.?labels['bursar.dev/budgets'].orValue('') == 'true'))
 """
 
 
@@ -91,11 +92,11 @@ def test_the_example_beside_a_field_of_other_entries_does_not_repeat_it() -> Non
 
 
 def test_every_entry_with_a_mistake_is_named() -> None:
-    answer = judge(asked(config_map({"team-a": BAD, "Team_B": GOOD, "_settings": "mode: half"})))
+    answer = judge(asked(config_map({"team-a": BAD, "Team_B": GOOD, "_settings": "idle: half"})))
 
     assert answer.refusal.startswith(f"3 problems:\n  1. {SENTENCE}\n  2. data[Team_B], line 1: no such key")
     assert (
-        '  3. data[_settings], line 1, mode: "half" is not a valid value; allowed: enforce, observe'
+        '  3. data[_settings], line 1, idle: "half" is not a valid value; allowed: off, reclaim, evict'
         in answer.refusal
     )
 
@@ -184,16 +185,60 @@ def test_every_mistake_of_a_write_is_in_its_refusal() -> None:
     assert "did you mean gpuHours?" in answer.refusal
 
 
-@pytest.mark.parametrize("now", [{"_settings": "lookahead: 5m"}, {"_settings": "mode: enforce"}, {}])
-def test_a_write_that_ends_observing_warns_its_author(now: Json) -> None:
-    before = config_map({"_settings": "mode: observe"}, "bursar-settings")
+@pytest.mark.parametrize(
+    ("before", "now", "key"),
+    [
+        ({"mode": "observe"}, {"mode": "enforce"}, "_mode/bursar-mode"),
+        ({"_defaults": f"{GOOD}mode: observe"}, {"_defaults": GOOD}, "_defaults"),
+    ],
+)
+def test_a_write_that_ends_observing_warns_its_author(before: Json, now: Json, key: str) -> None:
+    name = "bursar-mode" if "mode" in before else "bursar-budgets"
+    there = config_map(before, name)
 
-    review = asked(config_map(now, "bursar-settings"), before)
-    deletion = asked(None, before, operation="DELETE")
+    (said,) = judge(asked(config_map(now, name), there)).warnings
+    deletion = judge(asked(None, there, operation="DELETE")).warnings
 
-    for warnings in (judge(review).warnings, judge(deletion).warnings):
-        assert warnings[-1].startswith("_settings: this write ends mode: observe.")
-    assert judge(asked(before | {"data": {"_settings": "mode: observe\nlookahead: 5m"}}, before)) == VALID
+    assert said.startswith(f"{key}: this write ends mode: observe.")
+    assert deletion[-2:] == (said, LATER)
+    assert f"has it: {key}." in deletion[-3]
+    assert judge(asked(there, there)) == VALID
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"mode": "half"}, 'data[mode]: "half" is not a valid value; allowed: enforce, observe, meter; '),
+        (
+            {"mode": "observe", "modes": "x"},
+            "data[modes]: no such field; did you mean mode?; allowed: mode, p",
+        ),
+        ({"placement": "off"}, "data[mode]: missing; allowed: enforce, observe, meter; for example mode: en"),
+        ({"mode": "observe\nidle: evict"}, "data[idle]: no such field; it is a field of "),
+    ],
+)
+def test_a_mistake_in_the_modes_object_is_refused(data: Json, said: str) -> None:
+    answer = judge(asked(config_map(data, "bursar-mode")))
+
+    assert answer.refusal.startswith(said)
+    assert judge(asked(config_map({"mode": "meter", "placement": "off"}, "bursar-mode"))) == VALID
+
+
+@pytest.mark.parametrize("name", ["bursar-budgets-7h2k", "bursar-settings-9m4f7b2c5k", "bursar-mode-7h2k"])
+def test_a_generated_name_that_nobody_reads_is_warned_of(name: str) -> None:
+    written = config_map({"team-a": GOOD}, name)
+    said = (
+        f"ConfigMap {name} is not read: give it the label bursar.dev/budgets=true, or a name without"
+        " ending (bursar-mode, bursar-settings, bursar-budgets)"
+    )
+
+    for review in (asked(written), asked(written, written)):
+        assert judge(review) == AdmissionAnswer("valid", warnings=(said,))
+    assert judge(asked(None, written, operation="DELETE")).verdict == "passed"
+    labelled = config_map({"team-a": GOOD}, name, labels={"bursar.dev/budgets": "true"})
+    assert judge(asked(labelled)) == VALID
+    for other in ("bursar-modes", "budgets-7h2k"):
+        assert judge(asked(config_map({"team-a": GOOD}, other))).verdict == "passed"
 
 
 def test_evicting_for_overuse_is_built_for_a_namespace_and_for_all() -> None:
@@ -322,7 +367,8 @@ def deleted(data: Json, **metadata: Any) -> AdmissionAnswer:
     return judge(asked(None, config_map(data, **metadata), operation="DELETE"))
 
 
-LABELLED: Json = {"name": "x", "labels": {"bursar.dev/budgets": "true"}}
+READ = {"bursar.dev/budgets": "true"}
+LABELLED: Json = {"name": "x", "labels": READ}
 SIX = dict.fromkeys(("ads", "nlp", "speech", "tts", "vision", "z"), GOOD)
 ENDINGS = {
     "an apply of two entries removes the others": (
@@ -375,7 +421,8 @@ def test_who_ends_entries_by_a_write_is_told_which_and_what_applies_then(
 ) -> None:
     answer = judge(asked(new, old), **standings)
 
-    assert (answer.verdict, answer.warnings) == ("valid", (said,))
+    is_read = new["metadata"]["name"] == "bursar-budgets" or new["metadata"].get("labels") == READ
+    assert (answer.verdict, answer.warnings) == ("valid", (said,) if is_read else (said, LATER))
     assert len(said.encode()) <= 256
 
 
@@ -395,16 +442,19 @@ def test_who_deletes_budgets_is_warned_which_namespaces_lose_their_entry() -> No
     assert deleted(of_teams).warnings == (
         "team-00, team-01, team-02 and 9 more lose their entry: that of _defaults applies, else no limit,"
         " unless another ConfigMap has it",
+        LATER,
     )
     assert deleted(of_teams | {"_defaults": GOOD}).warnings == (
         "team-00, team-01, team-02 and 9 more lose their entry: no limit applies, unless another ConfigMap"
         " has it",
         "No longer in force, unless another ConfigMap has it: _defaults.",
+        LATER,
     )
     assert deleted({"_settings": "", "_defaults": GOOD}, name="bursar-settings").warnings == (
         "No longer in force, unless another ConfigMap has it: _defaults, _settings.",
+        LATER,
     )
-    assert len(deleted({"a": GOOD, "_group.x": GOOD}, **LABELLED).warnings) == 2
+    assert len(deleted({"a": GOOD, "_group.x": GOOD}, **LABELLED).warnings) == 3
     assert deleted({"a": GOOD}, name="x").verdict == "passed"
 
 
@@ -433,11 +483,11 @@ def test_the_samples_pass() -> None:
     assert not judge(asked(sample)).refusal
 
 
-@pytest.mark.parametrize("ended", ["chargeFrom: bound", "sidecar: container", "chargeBy: dominant-host"])
+@pytest.mark.parametrize("ended", ["mode: observe", "chargeFrom: bound", "sidecar: container"])
 def test_a_field_that_has_ended_stays_where_it_was_and_is_written_nowhere_else(ended: str) -> None:
     """An edit of another field passes, with a warning that says what the field did."""
     field = ended.partition(":")[0]
-    before, without = f"{ended}\nmode: observe\n", "mode: observe\n"
+    before, without = f"{ended}\nlookahead: 5m\n", "lookahead: 5m\n"
 
     def answer(now: str, then: str | None) -> AdmissionAnswer:
         old = None if then is None else config_map({"_settings": then})

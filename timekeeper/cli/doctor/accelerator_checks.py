@@ -79,7 +79,7 @@ def parsed_entries(facts: Facts) -> Settled:
     """The entries of all ConfigMaps."""
     found = read_entries(facts.budgets)
     modes = {name: budget.mode for name, budget in found.budgets.items() if budget.mode}
-    return Settled(found.settings or BudgetSettings(), modes)
+    return Settled(found.in_force, modes)
 
 
 def _result(facts: Facts, resource: str, nodes: list[str], parsed: Settled) -> CheckResult:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from timekeeper.cli.connection import Options
-from timekeeper.cli.doctor.accelerator_checks import accelerators
+from timekeeper.cli.doctor.accelerator_checks import accelerators, editing_settings
 from timekeeper.cli.doctor.claim_checks import reclaimed_devices, served_claims
 from timekeeper.cli.doctor.cluster_checks import (
     ALONE,
@@ -29,10 +29,11 @@ from timekeeper.cli.doctor.facts import (
     items,
     logs_of,
     named,
+    read_entries,
     read_facts,
     unknown,
 )
-from timekeeper.cli.doctor.mode_checks import modes, parameters
+from timekeeper.cli.doctor.mode_checks import left_behind, modes, parameters
 from timekeeper.cli.doctor.node_checks import (
     AGENT,
     runtimes,
@@ -41,10 +42,11 @@ from timekeeper.cli.doctor.refusal_checks import refusals
 from timekeeper.cli.doctor.stopping_checks import callers, families, followers, limits, quotas
 from timekeeper.cli.doctor.taint_checks import needs_scheduler, placement, queued_cards, taints
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
+from timekeeper.core.budgets import config_maps
 from timekeeper.core.certificate_end import ends
 from timekeeper.core.findings import some_of
-from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.names import AGENTS_NAMESPACE
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.names import AGENTS_NAMESPACE, BUDGETS_LABEL
 
 TIMEKEEPER = "bursar-timekeeper"
 WORKLOADS = ("bursar-certificates", TIMEKEEPER, "bursar-webhook", DEPLOYMENT, AGENT)
@@ -267,13 +269,12 @@ def budgets(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.budgets, NotReadable):
         yield unknown("budgets", facts.budgets)
         return
+    entries = config_maps.counting_entries(items(facts.budgets))
+    yield from _not_counting(items(facts.budgets), entries, facts.system_namespace)
+    for sentence in read_entries(facts.budgets).in_force.ended:
+        yield CheckResult("warning", "budgets", f"_settings: {sentence}", editing_settings(facts))
     keys = [
-        key
-        for each in items(facts.budgets)
-        if each["metadata"]["name"] == "bursar-budgets"
-        or mapping(each["metadata"].get("labels")).get("bursar.dev/budgets") == "true"
-        for key in mapping(each.get("data"))
-        if key == "_defaults" or not key.startswith("_")
+        key for texts in entries.values() for key in texts if key == "_defaults" or not key.startswith("_")
     ]
     missing = _without_namespace(keys, facts.namespaces) if isinstance(facts.namespaces, str) else []
     if missing:
@@ -286,6 +287,18 @@ def budgets(facts: Facts) -> Iterator[CheckResult]:
         sentence = "no ConfigMap has a budget, so every namespace is unlimited"
         command = "kubectl apply --server-side -f deploy/samples/budgets.yaml, with your namespaces"
         yield CheckResult("warning", "budgets", sentence, command)
+
+
+def _not_counting(
+    listed: Iterable[Json], entries: Mapping[str, object], namespace: str
+) -> Iterator[CheckResult]:
+    """ConfigMaps that look like budgets, and of which nothing counts."""
+    for name, sentence in config_maps.unread_sentences(listed).items():
+        label = f"kubectl label configmap {name} -n {namespace} {BUDGETS_LABEL}=true"
+        yield CheckResult("warning", "budgets", sentence, f"{label} (docs/budget-settings.md)")
+    for name in {raw["metadata"]["name"] for raw in listed if config_maps.is_read(raw)} - entries.keys():
+        sentence = f"ConfigMap {name} does not count: one with another ending of this name is newer"
+        yield CheckResult("warning", "budgets", sentence, f"kubectl delete configmap {name} -n {namespace}")
 
 
 def _without_namespace(keys: Iterable[str], namespaces: str) -> list[str]:
@@ -356,6 +369,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     budgets,
     broken_entries,
     modes,
+    left_behind,
     refusals,
     findings,
 )

@@ -15,6 +15,7 @@ from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.output import AwayError, CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.budgets import reader
+from timekeeper.core.budgets.config_maps import counting_entries
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import AGENTS_NAMESPACE, MODE_LABEL
@@ -191,16 +192,13 @@ def _names(nodes: Any, chosen: Callable[[Json], bool]) -> list[str]:
 
 
 def _with_accelerators(nodes: Any, budgets: Any) -> list[str]:
-    read = None if isinstance(budgets, NotReadable) else read_entries(budgets).settings
-    named = read.device_models if read else ()
+    named = () if isinstance(budgets, NotReadable) else read_entries(budgets).in_force.device_models
     return _names(nodes, lambda node: bool(accelerators_in(advertised(node), named)))
 
 
 def read_entries(budgets: Any) -> reader.ParsedBudgets:
     """The valid entries of a list of ConfigMaps; invalid ones are the timekeeper's to report."""
-    data = {str(config["metadata"]["name"]): mapping(config.get("data")) for config in items(budgets)}
-    texts = {name: {key: str(text) for key, text in entries.items()} for name, entries in data.items()}
-    return reader.read(texts)
+    return reader.read(counting_entries(items(budgets)))
 
 
 def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:

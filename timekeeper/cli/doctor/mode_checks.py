@@ -1,5 +1,6 @@
 """In which mode namespaces are, whether labels name modes, and whether the policies follow."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from timekeeper.cli.doctor.facts import (
@@ -42,6 +43,22 @@ def modes(facts: Facts) -> Iterator[CheckResult]:
         names = sorted(name for name, its in known.items() if name and its == mode != default)
         if names:
             yield CheckResult("ok", _SUBJECT, f"{mode} in {some_of(names)}: {EFFECTS[mode]}")
+
+
+def left_behind(facts: Facts) -> Iterator[CheckResult]:
+    """Of a ledger alone: what another mode of the installation had, such as webhooks and policies."""
+    lists = (facts.mutating, facts.policies, facts.policy_bindings, *facts.workloads)
+    found = [*filter(mapping, [facts.validating]), *(made for listed in lists for made in items(listed))]
+    counts = Counter(
+        str(made.get("kind"))
+        for made in found
+        if mapping(made["metadata"].get("labels")).get("app.kubernetes.io/part-of") == "bursar"
+        and made["metadata"]["name"] != "bursar-timekeeper"
+    )
+    if counts:
+        which = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+        sentence = f"mode meter installs nothing of this, and it goes on to judge and change pods: {which}"
+        yield CheckResult("error", _SUBJECT, sentence, "prune them as docs/gitops.md says")
 
 
 def _known(facts: Facts) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from timekeeper.cli.doctor.facts import (
     NotReadable,
     items,
     named,
+    read_entries,
     unknown,
     upgrading,
 )
@@ -25,10 +26,10 @@ from timekeeper.core.budgets.policy import (
     places,
     takes_whole_cards,
 )
-from timekeeper.core.budgets.reader import ParsedBudgets, read
+from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.findings import some_of
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.names import BUDGET_CONFIG_MAPS, BUDGETS_LABEL
+from timekeeper.core.names import CLUSTER_MODE
 from timekeeper.core.object_names import KEEPS_OFF
 from timekeeper.core.quantity import integral
 
@@ -50,7 +51,8 @@ def placement(facts: Facts) -> Iterator[CheckResult]:
     found, settings = _read(facts)
     keys = sorted(key for key, each in found.budgets.items() if not places(each, settings))
     if settings.placement == "off":
-        keys = ["_settings", *(key for key in keys if found.budgets[key].placement == "off")]
+        where = "_settings" if found.settings and found.settings.placement == "off" else CLUSTER_MODE
+        keys = [where, *(key for key in keys if found.budgets[key].placement == "off")]
     if keys:
         sentence = f"it is off by {', '.join(keys)}: pods keep their scheduler, and get no cards of Bursar"
         yield CheckResult("ok", "placement", sentence)
@@ -94,16 +96,8 @@ def _elsewhere(each: Budget) -> tuple[str, ...]:
 
 
 def _read(facts: Facts) -> tuple[ParsedBudgets, BudgetSettings]:
-    listed = [] if isinstance(facts.budgets, NotReadable) else items(facts.budgets)
-    found = read(
-        {
-            str(each["metadata"]["name"]): mapping(each.get("data"))
-            for each in listed
-            if each["metadata"]["name"] in BUDGET_CONFIG_MAPS
-            or mapping(each["metadata"].get("labels")).get(BUDGETS_LABEL) == "true"
-        }
-    )
-    return found, found.settings or BudgetSettings()
+    found = read_entries({} if isinstance(facts.budgets, NotReadable) else facts.budgets)
+    return found, found.in_force
 
 
 def taints(facts: Facts) -> Iterator[CheckResult]:

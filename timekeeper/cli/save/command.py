@@ -18,6 +18,7 @@ from timekeeper.cli.output import CommandError, PrintedColumn, PrintedSheet, Say
 from timekeeper.cli.save.folder import LEDGER as LEDGER
 from timekeeper.cli.save.folder import Folder, save_ledger
 from timekeeper.core import __version__, names
+from timekeeper.core.budgets.config_maps import is_read
 from timekeeper.core.json_values import mapping
 
 _KEPT = ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
@@ -57,13 +58,6 @@ def manifest(raw: Mapping[str, Any]) -> dict[str, Any]:
     }
     kept = {key: raw[key] for key in _KEPT if raw.get(key) is not None}
     return {**kept, "metadata": {key: value for key, value in metadata.items() if value}}
-
-
-def has_budgets(config_map: Mapping[str, Any]) -> bool:
-    """Whether Bursar reads it: by its name, or by its label."""
-    metadata = mapping(config_map.get("metadata"))
-    labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
-    return labelled or metadata.get("name") in names.BUDGET_CONFIG_MAPS
 
 
 def is_operators(config_map: Mapping[str, Any]) -> bool:
@@ -157,8 +151,8 @@ def _tried(what: str, saving: Callable[[], list[Saved]]) -> list[Saved]:
 
 def _config_maps(options: Options, place: Folder) -> list[Saved]:
     found = options.kubectl.get("configmaps", "-n", options.system_namespace)["items"]
-    saved = [_object(each, place) for each in found if has_budgets(each)]
-    others = [each for each in found if not has_budgets(each) and is_operators(each)]
+    saved = [_object(each, place) for each in found if is_read(each)]
+    others = [each for each in found if not is_read(each) and is_operators(each)]
     return [*saved, *(Saved(_name(each), note="left out: Bursar does not read it") for each in others)]
 
 

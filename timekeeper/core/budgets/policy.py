@@ -2,7 +2,7 @@
 thousandths."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Literal, get_args
 
@@ -35,6 +35,9 @@ RULE_MODES = ("enforce", "warn", "off")
 GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
 DEFAULTS = "_defaults"  # the key of the entry of namespaces without one
 SETTINGS = "_settings"  # the key of the cluster's settings
+MODE = (
+    "_mode/bursar-mode"  # that of what the ConfigMap ``bursar-mode`` says; no ConfigMap can have such a key
+)
 
 
 def group_key(group: str) -> str:
@@ -151,6 +154,16 @@ class BudgetSettings:
         said = (e for e in entries if e.keeps_classes or e.in_budget_class or e.over_budget_class)
         keeps = next(said, self).keeps_classes
         return within, within if keeps else lower, keeps
+
+
+def in_mode(own: Budget | BudgetSettings | None, said: Budget | BudgetSettings | None) -> BudgetSettings:
+    """The cluster's settings by its own entry, and with what the ConfigMap ``bursar-mode`` says; None: there
+    is none."""
+    settings = own if isinstance(own, BudgetSettings) else BudgetSettings()
+    if not isinstance(said, BudgetSettings):
+        return settings
+    placement = "off" if "off" in (settings.placement, said.placement) else "on"
+    return replace(settings, mode=said.mode, placement=placement)
 
 
 NO_DEVICE = "none"  # in `devices`: the resource is no accelerator's

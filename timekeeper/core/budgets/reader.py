@@ -30,17 +30,12 @@ class ParsedBudgets:
     settings: BudgetSettings | None  # None: there is no valid entry ``_settings``
     errors: tuple[EntryError, ...]  # of the other entries
     texts: Mapping[str, str]  # key -> effective text
+    mode: BudgetSettings | None = None  # what ``bursar-mode`` says; None: nothing valid
 
     @property
-    def broken(self) -> frozenset[str]:
-        """Keys without a valid entry here: their last good entry stays in force."""
-        good = {*self.budgets, *((policy.SETTINGS,) if self.settings else ())}
-        return frozenset(error.key for error in self.errors) - good
-
-    @property
-    def warnings(self) -> tuple[EntryError, ...]:
-        """Valid entries that refer to missing ones."""
-        return self.missing_groups(self.budgets)
+    def in_force(self) -> BudgetSettings:
+        """The cluster's settings by all of these ConfigMaps."""
+        return policy.in_mode(self.settings, self.mode)
 
     def missing_groups(self, keys: Iterable[str]) -> tuple[EntryError, ...]:
         """A warning for each of these budgets whose group has no entry, not even a broken one: such a group
@@ -68,7 +63,7 @@ def read(
     error.
     """
     budgets: dict[str, Budget] = {}
-    settings: BudgetSettings | None = None
+    settings: dict[str, BudgetSettings] = {}
     errors: list[EntryError] = []
     seen: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -83,14 +78,15 @@ def read(
             if isinstance(value, EntryError):
                 errors.extend(value.each())
             elif isinstance(value, BudgetSettings):
-                settings = value
+                settings[key] = value
             else:
                 budgets[key] = value
-    return ParsedBudgets(budgets, settings, tuple(errors), texts)
+    own, mode = settings.get(policy.SETTINGS), settings.get(policy.MODE)
+    return ParsedBudgets(budgets, own, tuple(errors), texts, mode)
 
 
 def precedence(config_map: str) -> tuple[int, str]:
-    """Sorts names of ConfigMaps: ``bursar-settings``, then ``bursar-budgets``, then the others by name."""
+    """Sorts names of ConfigMaps: those that are read without the label in their order, then the others."""
     if config_map in BUDGET_CONFIG_MAPS:
         return BUDGET_CONFIG_MAPS.index(config_map), config_map
     return len(BUDGET_CONFIG_MAPS), config_map
@@ -115,6 +111,11 @@ def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | B
     fields = fields_of(text)
     if key == policy.SETTINGS:
         return _settings(fields, lenient, mistakes)
+    if key == policy.MODE:
+        values = _read_fields(fields, _MODE_FIELDS, (), mistakes)
+        if "mode" not in fields and not mistakes.found:
+            raise BadEntryError(1, "mode", "missing", ", ".join(policy.MODES))
+        return None if mistakes.found else BudgetSettings(**values)
     _check_key(key)
     budget = _budget(fields, lenient, mistakes)
     if not lenient:
@@ -238,7 +239,6 @@ _OF_NAMESPACES = (
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),
-    "mode": ("mode", scalars.one_of(policy.MODES)),
     "placement": ("placement", scalars.on_or_off),
     "wholeCards": ("whole_cards", scalars.one_of(policy.WHOLE_CARDS)),
     "schedulerName": ("scheduler_name", scalars.name),
@@ -266,12 +266,17 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 }
 
 
+_MODE_FIELDS = {"mode": _BUDGET_FIELDS["mode"], "placement": _SETTING_FIELDS["placement"]}
 RESERVATION = "reservationNamespaces"
 # Fields of earlier releases: the value that ended, "" for any; what it did, and what is done now.
 _BY_BINDING = "every pod is charged from its binding"
 _ENDED = {
     "chargeFrom": ("", f"it has ended: it chose from when a pod was charged; {_BY_BINDING}"),
     "startGrace": ("", f"it has ended: a pod that did not start was charged after it; {_BY_BINDING}"),
+    "mode": (
+        "",
+        "it is of the ConfigMap bursar-mode now; here it counts only until that one has taken effect",
+    ),
     "sidecar": ("container", "container has ended and reads as on: the sidecar is a native one"),
     "chargeBy": (
         "dominant-host",
@@ -318,8 +323,9 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
     ended = {bad.field: f"{bad.field}: {bad.problem}" for bad in _ended(fields)}
+    own = {"mode": fields["mode"]} if "mode" in fields else {}
     fields = {field: node for field, node in fields.items() if field not in ended}
-    values = _read_fields(
+    values = _read_fields(own, _MODE_FIELDS, (), mistakes) | _read_fields(
         fields,
         _SETTING_FIELDS,
         (*_FIGURE_FIELDS, CLASSES, "rules", "exempt", RESERVATION, DRIVERS),

@@ -1,7 +1,7 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Container, Iterable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Iterable, Mapping, Set
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from timekeeper.accounts.claims.claim_findings import NO_PODS, ClaimingPods
@@ -27,14 +27,21 @@ from timekeeper.settler.cluster.watched_pods import WatchedPods
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
+GONE_MS = 120_000  # how long the entries of a ConfigMap that is gone count on
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfigMap:
-    """A ConfigMap with budgets: its entries by key."""
+    """A ConfigMap with budgets: its entries by key. ``created``: when, as the API server has it; ``gone_ms``:
+    since when it is gone, 0: it is there."""
 
     name: str
     uid: str
     data: tuple[tuple[str, str], ...]
+    _: KW_ONLY
+    created: str = ""
+    gone_ms: int = 0
+    is_read: bool = True  # by its name or its label
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,7 @@ class ClusterState:
         self.pods = WatchedPods(self.nodes)
         self.claims = DeviceClaims(pods=self.pods)
         self.config_maps: Table[str, BudgetConfigMap] = Table()
+        self.gone_config_maps: dict[str, BudgetConfigMap] = {}  # by name, for `GONE_MS`
         self.classes: Table[str, tuple[int, str, bool]] = Table()  # value and preemption policy of each
         self.existing_namespaces: Table[str, str] = Table()  # name -> its label for the mode
         self._tables: dict[str, Table[Any, Any]] = {
@@ -119,6 +127,19 @@ class ClusterState:
     def mode_labels(self) -> Mapping[str, str] | None:
         """What the labels of namespaces name as their mode; None before the namespaces are listed."""
         return self.existing_namespaces if "namespaces" in self.listed_sources else None
+
+    def budgets(self, now_ms: int) -> tuple[Hashable, Mapping[str, BudgetConfigMap]]:
+        """The ConfigMaps that count, and their version: also those gone for less than `GONE_MS`, with
+        the entries that no other one has had since."""
+        gone = self.gone_config_maps
+        there = {key for known in self.config_maps.values() for key, _ in known.data} if gone else ()
+        for name, known in [*gone.items()]:
+            left = tuple(entry for entry in known.data if entry[0] not in there)
+            gone[name] = replace(known, data=left)
+            if not left or now_ms - known.gone_ms >= GONE_MS:
+                del gone[name]
+        version = self.config_maps.version, tuple(gone.items())
+        return version, {**gone, **self.config_maps} if gone else self.config_maps
 
     def uncharged_claims(self) -> ClaimingPods:
         """The pods that hold what nothing charges, because claims are not followed."""
@@ -184,6 +205,8 @@ class ClusterState:
         if source == "configmaps" and not is_said and known.known_classes.settings != DEFAULTS:
             known.see_settings(DEFAULTS, at_ms)
         for name in [name for name in table if name not in names]:
+            if source == "configmaps":
+                self._put(table[name], deleted=True, at_ms=at_ms)
             table.remove(name)
             if source == "nodes":
                 self.pods.without_object.see(name, None, at_ms)
@@ -236,8 +259,12 @@ class ClusterState:
                 self.nodes.see_lease(item, deleted)
                 self.pods.without_object.hear(item.name, None if deleted else item.heard_ms)
                 self.pods.date_again(item, at_ms)
+            case BudgetConfigMap(name) if item.is_read and not deleted:
+                self.gone_config_maps.pop(name, None)
+                self.config_maps.put(name, item)
             case BudgetConfigMap(name):
-                self.config_maps.keep(name, item, deleted)
+                if known := self.config_maps.remove(name):
+                    self.gone_config_maps[name] = replace(known, gone_ms=at_ms)
             case KnownPriorityClass(name, value, policy, is_default):
                 self.classes.keep(name, (value, policy, is_default), deleted)
             case ExistingNamespace(name, mode):

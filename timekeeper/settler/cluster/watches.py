@@ -9,6 +9,7 @@ from timekeeper.accounts.claims.consumers import with_use
 from timekeeper.accounts.pods import LedgerPod, read_charged_pod
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.budgets.config_maps import entries_of, is_read
 from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
@@ -234,11 +235,10 @@ def _set_ms(raw: Json) -> int:
 
 def read_config_map(raw: Json) -> BudgetConfigMap:
     """A ConfigMap with its budgets. It has none unless its name or its label says that it holds budgets."""
-    metadata = mapping(raw.get("metadata"))
-    labelled = mapping(metadata.get("labels")).get(names.BUDGETS_LABEL) == "true"
-    data = mapping(raw.get("data")) if labelled or _name(raw) in names.BUDGET_CONFIG_MAPS else {}
-    texts = tuple((str(key), text) for key, text in data.items() if isinstance(text, str))
-    return BudgetConfigMap(_name(raw), str(metadata.get("uid", "")), texts)
+    metadata, reads = mapping(raw.get("metadata")), is_read(raw)
+    uid, created = (str(metadata.get(field, "")) for field in ("uid", "creationTimestamp"))
+    entries = tuple(entries_of(raw).items()) if reads else ()
+    return BudgetConfigMap(_name(raw), uid, entries, created=created, is_read=reads)
 
 
 def read_priority_class(raw: Json) -> KnownPriorityClass:

@@ -65,7 +65,7 @@ class AssumedCluster:
     def with_claims(self, objects: Iterable[Json], supposed: Iterable[DeviceClass] = ()) -> "AssumedCluster":
         """The same with these claims, templates, DeviceClasses and their settings. ``supposed``: further
         classes."""
-        rules = (self.budgets.settings or BudgetSettings()).drivers
+        rules = self.budgets.in_force.drivers
         drivers = {rule.driver: rule.has_gpus for rule in rules}
         claims = known_by(objects, self.namespace, drivers, supposed)
         return replace(self, flags=replace(self.flags, claims=claims))
@@ -118,7 +118,7 @@ def flags_of(policy: AdmissionPolicy) -> AdmissionPolicy:
 
 def table_of(reading: ParsedBudgets) -> StandingsTable:
     """The table of standings for these budgets while nothing is used."""
-    settings = reading.settings or BudgetSettings()
+    settings = reading.in_force
     default = reading.budgets.get("_defaults")
     budgets = reading.budgets
     own = {name: _entry(own, budgets, settings) for name, own in budgets.items() if not name.startswith("_")}

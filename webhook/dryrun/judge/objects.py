@@ -351,7 +351,7 @@ def _budgets(subject: _Subject) -> AdmissionOutcome:
     data = subject.value.get("data")
     if not isinstance(data, dict | None):
         raise MalformedError("data: must be an object")
-    entries = budgets.entries(budgets.texts(subject.value), _ALL_CHARACTERS)
+    entries = budgets.entries(budgets.entries_of(subject.value), _ALL_CHARACTERS)
     violations = (
         *(_no_text(key) for key, text in (data or {}).items() if not isinstance(text, str)),
         *map(budgets.violation, entries.wrong.values()),
