@@ -106,7 +106,7 @@ class Batch:
         self.oracle = Claims(rules, {"H100": Fraction(5, 2)}, MAX_GRACE, published, units)
         self.generations: dict[str, int] = {}
         kubelet = node() | {"status": {"nodeInfo": {"kubeletVersion": "v1.37.2"}}}
-        objects = [(SLICES, each) for each in slices().values()] + [("nodes", kubelet)]
+        objects = [(SLICES, piece) for piece in slices().values()] + [("nodes", kubelet)]
         town.begin(*objects, ("configmaps", budgets("bursar-settings", _settings=SETTINGS)))
         town.hear_all(CLAIMS)
         self.oracle.lists([], town.clock())

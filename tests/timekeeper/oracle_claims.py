@@ -165,7 +165,7 @@ class Claims:
 
     def renews(self, at: int) -> None:
         """The kubelet of all pods, which ends those that were removed by force, renewed its Lease."""
-        for gone in (*self.gone.values(), *(each.kept for each in self.charges if each.kept)):
+        for gone in (*self.gone.values(), *(charge.kept for charge in self.charges if charge.kept)):
             gone.renews(at)
 
     def _ends(self, charge: Charge, at: int) -> None:

@@ -115,7 +115,7 @@ def _budgets_of_the_cluster() -> list[Any] | None:
         listed = json.loads(Kubectl().run("get", *of, within_s=2 * _ANSWER_S))["items"]
     except (CommandError, ValueError):
         return None
-    found = [each for each in listed if _holds_budgets(each["metadata"])]
+    found = [row for row in listed if _holds_budgets(row["metadata"])]
     return found or None
 
 

@@ -48,7 +48,7 @@ def only_printable(text: str) -> str:
     terminal's cursor, and PostgreSQL stores no NUL."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else "?" for each in " ".join(text.splitlines()))
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.splitlines()))
 
 
 def gate_sentence(gates: Iterable[str]) -> str:

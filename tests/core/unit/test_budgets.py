@@ -443,7 +443,7 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
     )
 
     assert [error.key for error in reading.errors] == ["_group.broken"]
-    assert [(each.key, each.line, each.field) for each in reading.missing_groups(reading.budgets)] == [
+    assert [(error.key, error.line, error.field) for error in reading.missing_groups(reading.budgets)] == [
         ("team-a", 2, "group"),
         ("_defaults", 3, "group"),
     ]

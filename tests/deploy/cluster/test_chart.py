@@ -494,7 +494,7 @@ def test_the_sidecars_user_is_left_to_the_cluster_by_a_value(helm: Path) -> None
 
 def test_a_secret_for_the_sidecar_is_added_by_a_value(helm: Path) -> None:
     flags = (), ("--set=sidecarPullSecret=bursar-pull",)
-    texts = [rendered.rendered(helm, *each)["webhook.yaml"] for each in flags]
+    texts = [rendered.rendered(helm, *flag)["webhook.yaml"] for flag in flags]
 
     assert ["--sidecar-pull-secret=bursar-pull" in text for text in texts] == [False, True]
 

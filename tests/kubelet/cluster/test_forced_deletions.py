@@ -53,7 +53,7 @@ class Holding:
         namespace = self.pods.split("/")[4]
         query = f"/v1/sessions?namespace={namespace}"
         listed: list[Any] = self.world.stack.get(query, self.world.reader)["sessions"]
-        return next((each for each in listed if each["pod"] == name), {})
+        return next((row for row in listed if row["pod"] == name), {})
 
     def delete(self, name: str, grace_s: int = 0) -> None:
         self.world.stack.cp.api.call("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})

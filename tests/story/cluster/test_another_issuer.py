@@ -78,7 +78,7 @@ def test_a_role_whose_token_the_api_server_rejects_is_a_finding(stack: Stack) ->
 
     def named() -> list[str]:
         found = stack.get("/v1/findings", stack.reader_token())["findings"]
-        return [each["figures"]["caller"] for each in found if each["code"] == "token-refused"]
+        return [finding["figures"]["caller"] for finding in found if finding["code"] == "token-refused"]
 
     stack.wait("the finding", lambda: named() == ["webhook"], "timekeeper")
     assert "the timekeeper answered 401" in stack.log("webhook")

@@ -54,7 +54,7 @@ def test_pods_also_request_the_unit_once_every_node_has_it_and_complement_each_o
 
     def because() -> str:
         conditions = api.call("GET", f"{path}/third")["status"].get("conditions", [])
-        return str([each.get("message") for each in conditions])
+        return str([condition.get("message") for condition in conditions])
 
     stack.wait("kube-scheduler's own word", lambda: f"Insufficient {UNIT}" in because())
     api.call("DELETE", f"{path}/memory")

@@ -185,7 +185,11 @@ def test_the_device_s_next_claim_is_charged_beside_it(town: Town) -> None:
     nothing_more(town)
 
     found = town.get("/v1/sessions").get_json()["sessions"]
-    amounts = {each["pod"]: each["posted"] + each["pending"] for each in found if each["kind"] == "claim"}
+    amounts = {
+        finding["pod"]: finding["posted"] + finding["pending"]
+        for finding in found
+        if finding["kind"] == "claim"
+    }
     assert amounts == {"c": (MINUTE + 15 * SECOND) * GPU, "d": 11 * MINUTE * GPU}
 
 

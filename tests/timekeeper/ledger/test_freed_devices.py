@@ -54,7 +54,7 @@ def found(world: Reclaiming) -> list[str]:
     """The sentences of the finding."""
     world.turn(MINUTE)
     every = world.town.get("/v1/findings").get_json()["findings"]
-    return [each["sentence"] for each in every if each["code"] == "devices-given-early"]
+    return [finding["sentence"] for finding in every if finding["code"] == "devices-given-early"]
 
 
 @pytest.mark.parametrize(("version", "lasts"), [("v1.34.4", 15 * SECOND), ("v1.30.9", 5 * MINUTE)])

@@ -314,7 +314,7 @@ def refused(town: Town) -> list[Json]:
     """What another process lists of it."""
     town.serve()
     found = town.get("/v1/findings").get_json()["findings"]
-    return [each for each in found if each["code"] == "token-refused"]
+    return [finding for finding in found if finding["code"] == "token-refused"]
 
 
 def test_a_role_that_gets_401_is_a_finding_of_every_process_until_it_is_answered(town: Town) -> None:

@@ -616,5 +616,8 @@ def test_nothing_is_said_of_the_admission_of_a_pod_that_no_budget_limited(town: 
     town.clock.turn(SECOND)
     town.hear("pods", gpu_pod("new", started_ms=T0, standing="OVER_BUDGET", card=1))
     town.tick()
-    held = {each["pod"]: each["admittedInBudget"] for each in town.get("/v1/sessions").get_json()["sessions"]}
+    held = {
+        session["pod"]: session["admittedInBudget"]
+        for session in town.get("/v1/sessions").get_json()["sessions"]
+    }
     assert held == {"old": None, "new": False}

@@ -83,9 +83,9 @@ def has_room(first: Form | None, second: Form, cards: int) -> bool:
 
 def adds_up(first: Form | None, second: Form, cards: int) -> bool:
     """Whether the node's sums suffice, wherever on its cards the rest is."""
-    asked = [each for each in (first, second) if each]
-    percent = sum(each.cards * each.percent for each in asked)
-    return percent <= 100 * cards and sum(each.cards * each.mib for each in asked) <= MIB * cards
+    asked = [form for form in (first, second) if form]
+    percent = sum(form.cards * form.percent for form in asked)
+    return percent <= 100 * cards and sum(form.cards * form.mib for form in asked) <= MIB * cards
 
 
 class Case(NamedTuple):
@@ -101,7 +101,7 @@ class Case(NamedTuple):
 CASES = [
     Case(first, second, cards)
     for first, second in product(("", *FORMS), FORMS)
-    for cards in {max(FORMS[each].cards for each in (first, second) if each)}
+    for cards in {max(FORMS[form].cards for form in (first, second) if form)}
 ]
 
 
@@ -121,7 +121,9 @@ def said(listed: Json) -> dict[int, str]:
     for pod in listed["items"]:
         name, _, at = pod["metadata"]["name"].rpartition("-")
         conditions: list[Any] = pod["status"].get("conditions", [])
-        refused = [each["message"] for each in conditions if each.get("reason") == "Unschedulable"]
+        refused = [
+            condition["message"] for condition in conditions if condition.get("reason") == "Unschedulable"
+        ]
         if name == "second" and (refused or pod["spec"].get("nodeName")):
             found[int(at)] = "" if pod["spec"].get("nodeName") else refused[0]
     return found
@@ -155,7 +157,7 @@ def test_the_page_shows_which_nodes_lack_the_unit(control_plane: ControlPlane, t
     former = {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": str(MIB)}
     for node in (kwok_node("now", cards=2), kwok_node("former", cards=1, capacity=former)):
         control_plane.api.call("POST", "/api/v1/nodes", node)
-    (listing,) = (each for each in commands(PAGE) if "custom-columns" in each)
+    (listing,) = (command for command in commands(PAGE) if "custom-columns" in command)
 
     lines = [line.split() for line in run(control_plane, listing, tmp_path).splitlines()]
     assert ["now", "200", "2M"] in lines

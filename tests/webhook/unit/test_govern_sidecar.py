@@ -477,7 +477,9 @@ def test_a_digest_in_place_of_our_tag_is_our_image(ours: str, image: str, allowe
     raw = governed(admitted(half()))
     sidecar_of(raw)["image"] = image
 
-    assert [each.rule for each in violations_of(raw, policy)] == ([] if allowed else ["sidecar-name"])
+    assert [violation.rule for violation in violations_of(raw, policy)] == (
+        [] if allowed else ["sidecar-name"]
+    )
     if allowed:
         assert sidecar_of(governed(raw, policy=policy))["image"] == image
 

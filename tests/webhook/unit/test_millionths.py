@@ -45,9 +45,9 @@ def stored(raw: Json, policy: AdmissionPolicy = SEEING) -> Json:
 
 def limits_of(raw: Json) -> list[Json]:
     """Of the user's containers, whose requests are the same."""
-    resources = [each.get("resources", {}) for each in raw["spec"]["containers"]]
-    assert all(each.get("limits") == each.get("requests") for each in resources)
-    return [each.get("limits", {}) for each in resources]
+    resources = [container.get("resources", {}) for container in raw["spec"]["containers"]]
+    assert all(resource.get("limits") == resource.get("requests") for resource in resources)
+    return [resource.get("limits", {}) for resource in resources]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_on_a_card_smaller_than_the_largest_an_amount_counts_less_than_it_takes_
 def test_each_container_has_its_own_and_those_without_cards_none() -> None:
     after = stored(asking(ours(percent=50), {}, ours(count=1)))
 
-    assert [each.get(NAME) for each in limits_of(after)] == ["499750", None, "1000000"]
+    assert [limits.get(NAME) for limits in limits_of(after)] == ["499750", None, "1000000"]
     assert NAME not in str(after["spec"]["initContainers"]), "the sidecar"
 
 
@@ -155,6 +155,6 @@ def test_no_kubelet_refuses_what_the_extender_has_placed(mib: int, more: int, as
     if left >= 64:
         requests.append(ours(memory=left))
 
-    counted = [int(limits_of(stored(asking(each), policy))[0][NAME]) for each in requests]
+    counted = [int(limits_of(stored(asking(request), policy))[0][NAME]) for request in requests]
     assert sum(counted) <= 1_000_000
     assert all(counted), "each is seen"

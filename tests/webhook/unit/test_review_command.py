@@ -909,5 +909,5 @@ def test_caps_of_budgets_are_judged_of_pods_and_of_templates(
     (judged,) = review.json(json.dumps(made), "--budgets", review.file(CAPPED, "budgets.yaml"))
 
     assert judged["verdict"] == ("refused" if caps else "admitted")
-    assert [each["allowed"] for each in judged["violations"]] == caps
-    assert {each["rule"] for each in judged["violations"]} <= {"above-cap"}
+    assert [violation["allowed"] for violation in judged["violations"]] == caps
+    assert {violation["rule"] for violation in judged["violations"]} <= {"above-cap"}

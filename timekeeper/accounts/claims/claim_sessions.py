@@ -29,7 +29,7 @@ def consumers_of(session: Session) -> tuple[str, ...]:
 
 def user_uids(session: Session) -> tuple[str, ...]:
     """The UIDs of the pods that its claim was ever reserved for."""
-    return tuple(each.partition("/")[0] for each in session.users.split())
+    return tuple(user.partition("/")[0] for user in session.users.split())
 
 
 def held_by_claim(session: Session) -> int:

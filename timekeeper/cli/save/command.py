@@ -151,8 +151,8 @@ def _tried(what: str, saving: Callable[[], list[Saved]]) -> list[Saved]:
 
 def _config_maps(options: Options, place: Folder) -> list[Saved]:
     found = options.kubectl.get("configmaps", "-n", options.system_namespace)["items"]
-    saved = [_object(each, place) for each in found if is_read(each)]
-    others = [each for each in found if not is_read(each) and is_operators(each)]
+    saved = [_object(finding, place) for finding in found if is_read(finding)]
+    others = [finding for finding in found if not is_read(finding) and is_operators(finding)]
     return [*saved, *(Saved(_name(each), note="left out: Bursar does not read it") for each in others)]
 
 

@@ -126,7 +126,7 @@ def read_node_constraints(raw: Json) -> NodeConstraints:
     required = mapping(mapping(spec.get("affinity")).get("nodeAffinity")).get(REQUIRED)
     if not is_small([spec.get("nodeSelector"), spec.get("tolerations"), required], _MOST_BYTES):
         return NOT_READ
-    tolerations = tuple(_toleration(mapping(each)) for each in sequence(spec.get("tolerations")))
+    tolerations = tuple(_toleration(mapping(toleration)) for toleration in sequence(spec.get("tolerations")))
     terms = None
     if isinstance(required, Mapping):
         terms = tuple(_term(mapping(each)) for each in sequence(required.get("nodeSelectorTerms")))

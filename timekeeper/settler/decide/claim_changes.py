@@ -221,7 +221,7 @@ class _ClaimTick(TickFacts):
                 self.claims.lost.discard(uid)
                 continue
             known = {user: self._user(user) for user in session.consumers.split()}
-            ends = {each: 0 if pod is None else pod.claims_end_ms for each, pod in known.items()}
+            ends = {claim: 0 if pod is None else pod.claims_end_ms for claim, pod in known.items()}
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))
             if not left and self.now_ms >= last_ms:

@@ -30,9 +30,9 @@ def shown(judged: Sequence[LocatedOutcome], form: str, assumed: str = "") -> str
     if form == "json":
         return json.dumps({"items": [_as_json(each) for each in judged]}, indent=2) + "\n"
     if form == "yaml":
-        return "".join(_as_yaml(each, assumed) for each in judged)
+        return "".join(_as_yaml(outcome, assumed) for outcome in judged)
     if form == "diff":
-        return "".join(_as_diff(each, assumed) for each in judged)
+        return "".join(_as_diff(outcome, assumed) for outcome in judged)
     return "".join(f"{line}\n" for line in _as_text(judged, assumed))
 
 
