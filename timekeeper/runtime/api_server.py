@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import orjson
@@ -36,6 +37,7 @@ LIST_S = 30.0
 ANSWER_S = 15.0
 EVENT_S = 2.0
 CONNECTIONS = 32
+_VERSION_S = 300.0  # between two looks at the version
 LONGEST_PAUSE_S = 30  # before a busy API server is asked again
 AGAIN_MS = 300_000  # between two looks for an API that is not served
 _SOON_MS = 2_000  # after one that failed
@@ -168,6 +170,13 @@ class Api:
             return {"Accept": "application/json", **self._identity()}
         except Exception as error:  # a plugin that makes tokens can fail in any way
             raise NotConnected(f"the credentials cannot be read: {error}") from error
+
+
+def follow_version(version: Callable[[], Json], heard: Callable[[Json], None], stop: Event) -> None:
+    """Until ``stop``, pass on the version that the API server says, every five minutes: it may be upgraded."""
+    while not stop.wait(_VERSION_S):
+        if said := version():
+            heard(said)
 
 
 def await_served(

@@ -13,7 +13,6 @@ from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.names import DOMAIN
-from timekeeper.core.request.claims import follow_version, reuses_devices
 from timekeeper.edge.events import EventRecorder
 from timekeeper.edge.lease import CALL_S, LeaseElection, LeaseName
 from timekeeper.edge.list_watch import pages
@@ -22,7 +21,15 @@ from timekeeper.edge.outbox import NotDelivered
 from timekeeper.edge.reflector import ExpiredError, ObjectsListed, UnreachableError
 from timekeeper.edge.source_health import SourceHealth
 from timekeeper.log import LogEvent, log
-from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api, event_sender, lease_caller
+from timekeeper.runtime.api_server import (
+    ANSWER_S,
+    APPLY,
+    Answered,
+    Api,
+    event_sender,
+    follow_version,
+    lease_caller,
+)
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.end_signals import event_of_end_signals
 from timekeeper.runtime.recording.decision_posts import DecisionOutbox
@@ -237,8 +244,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         since_ms = would.begin(connection, now_ms(), settings.only_meter)
         last = last_standings(connection, settler.ledger.history.current_keys())
     known = settler.cluster.pods.claim_requests
-    known.reuses = reuses_devices(api.version())
-    start_thread("version", partial(follow_version, api.version, known), stop)
+    known.read_version(api.version())
+    start_thread("version", partial(follow_version, api.version, known.read_version), stop)
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)

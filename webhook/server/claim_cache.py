@@ -14,11 +14,9 @@ from timekeeper.core.request.claims import (
     KnownClaims,
     NamespacedName,
     Requests,
-    follow_version,
     namespaced,
     read_requests,
     read_template,
-    reuses_devices,
 )
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
@@ -33,7 +31,7 @@ from timekeeper.edge.clock import now_ms
 from timekeeper.edge.list_watch import inform
 from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchFailed
 from timekeeper.edge.source_health import SourceHealth
-from timekeeper.runtime.api_server import Api, await_served
+from timekeeper.runtime.api_server import Api, await_served, follow_version
 from webhook.log import Log
 
 GROUP = "/apis/resource.k8s.io/v1"
@@ -86,13 +84,13 @@ class ClaimCache:
         if not await_served(api.call, GROUP, self._wait_ms, absent=absent, again_ms=_LOOK_MS):
             return
         self.known.is_served = True
-        self.known.reuses = reuses_devices(api.version())
+        self.known.read_version(api.version())
         one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
         self._follow(api, one, _settings, self._settings, self._set, name="class-settings")
         self._follow(api, f"{GROUP}/deviceclasses", _class, self._classes, self._set)
         self._follow(api, f"{GROUP}/resourceclaimtemplates", _template, self._templates)
         self._follow(api, f"{GROUP}/resourceclaims", _claim, self._claims)
-        follow_version(api.version, self.known, self._ended)
+        follow_version(api.version, self.known.read_version, self._ended)
 
     def _set(self) -> None:
         self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
-from threading import Event
-from typing import Any
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.dialects.moments import sum_of_peaks
@@ -133,6 +131,10 @@ class KnownClaims:
     reuses: bool = True
     drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS  # those of `_settings`, as they are now
 
+    def read_version(self, said: Json) -> None:
+        """``said``: of the API server, which may be upgraded."""
+        self.reuses = reuses_devices(said)
+
     def beside(self, objects: Iterable[Json], namespace: str) -> "KnownClaims":
         """The same with these claims and templates of the namespace, which do not exist."""
         claims, templates = dict(self.claims), dict(self.templates)
@@ -224,13 +226,6 @@ def reuses_devices(version: Json) -> bool:
     major, minor = (str(version.get(part, "")).rstrip("+") for part in ("major", "minor"))
     is_known = major.isdecimal() and minor.isdecimal()
     return is_known and (int(major), int(minor)) >= _REUSES
-
-
-def follow_version(version: Callable[[], Json], known: Any, stop: Event) -> None:
-    """Until ``stop``, set ``known.reuses`` every five minutes: API servers are upgraded."""
-    while not stop.wait(300):
-        if said := version():
-            known.reuses = reuses_devices(said)
 
 
 def known_by(
