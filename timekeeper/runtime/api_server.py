@@ -173,7 +173,7 @@ class Api:
 
 
 def follow_version(version: Callable[[], Json], heard: Callable[[Json], None], stop: Event) -> None:
-    """Until ``stop``, pass on the version that the API server says, every five minutes: it may be upgraded."""
+    """Until ``stop``, pass on the API server's version every five minutes: it may be upgraded."""
     while not stop.wait(_VERSION_S):
         if said := version():
             heard(said)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule
-from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests, reuses_devices
 from timekeeper.core.request.device_classes import (
     DEFAULTS,
     GPU_DRIVERS,
@@ -82,6 +83,10 @@ class ClaimRequests:
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
     reuses: bool = True  # as `KnownClaims` has it
+
+    def read_version(self, said: Json) -> None:
+        """As `KnownClaims.read_version`."""
+        self.reuses = reuses_devices(said)
 
     @property
     def known_classes(self) -> KnownClasses:
