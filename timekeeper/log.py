@@ -9,8 +9,8 @@ LogEvent = (
     edge_events.LogEvent
     | Literal["serving", "workers-ended", "settler-ended", "child-killed", "settler-started"]
     | Literal["settler-follows", "settler-ends", "clock-differs", "node-clock-differs"]
-    | Literal["notifications-failed", "notifications-sent", "notifications-wait", "decisions-not-deleted"]
-    | Literal["decisions-not-written", "decisions-written", "tick-failed", "tick-recovered"]
+    | Literal["decisions-not-deleted", "decisions-not-written", "decisions-written"]
+    | Literal["tick-failed", "tick-recovered"]
     | Literal["session-opened", "posted", "granted"]
     | Literal["standing-changed", "pod-not-charged", "pods-not-charged", "pod-ignored", "pod-ends-lost"]
     | Literal["budgets", "stored-entry-unreadable", "budget-objects-failed", "budget-objects-written"]

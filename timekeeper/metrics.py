@@ -107,11 +107,6 @@ IDLE_PODS = Gauge(
     "pods that use less than idleBelow of what they hold, by their nodes' reports",
     multiprocess_mode="mostrecent",
 )
-NOTIFICATIONS = Counter(
-    "bursar_notifications",
-    "notifications that were `sent`, or `given up` after 7 days, and posts that `failed` and are repeated",
-    ["result"],
-)
 REQUESTS = Counter("bursar_requests", "answers of the REST API", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "time to answer", ["route"])
 REVIEWS = Counter(
@@ -228,7 +223,6 @@ for _metric, _words in (
     (BUDGET_OBJECTS, ("written", "failed")),
     (LOGINS, ("accepted", "refused", "provider away")),
     (DECISIONS, ("webhook", "extender", "timekeeper")),
-    (NOTIFICATIONS, ("sent", "given up", "failed")),
     (TICKS, ("written", "nothing new", "database away")),
 ):
     for _word in _words:

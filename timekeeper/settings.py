@@ -146,11 +146,6 @@ class TimekeeperSettings:
     older_than_ms: int = flag(_AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
 
     # other processes that the timekeeper calls
-    notification_key: Path | None = flag(
-        path_or_none,
-        "",
-        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
-    )
     webhook_url: str = flag(
         optional(https, ""),
         "",

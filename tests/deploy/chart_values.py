@@ -30,7 +30,6 @@ ON = {
             "caConfigMapName": "oidc-ca",
         },
     },
-    "notifications": {"secretName": "keys"},
     "exemptNamespaces": ["monitoring", "calico-system"],
     "grafanaDashboards": {"enabled": True},
     "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"], "timekeeperClients": ["10.1.0.0/16"]},

@@ -24,7 +24,6 @@ TIMEKEEPER = {
     "--retain": "[the ledger](ledger.md#retention)",
     "--webhook-url": "[simulations](api.md#simulations)",
     "--extender-url": "[the port](extender.md#the-read-only-port)",
-    "--notification-key": "[notifications.md](notifications.md)",
     "--prometheus-url": "[use of cards](meter.md#use-and-idle-pods)",
     "--retain-decisions": "[explain.md](explain.md)",
     "--retain-use": "[growth](databases.md#growth)",

@@ -32,7 +32,6 @@ _LINKS = {
     "bursar_idle_evictions_total": "[node-agent.md](node-agent.md#idle-pods)",
     "bursar_idle_pods": "[node-agent.md](node-agent.md#idle-pods)",
     "bursar_node_clock_offset_seconds": "[ledger.md](ledger.md#clocks)",
-    "bursar_notifications_total": "[notifications.md](notifications.md)",
     "bursar_overtime_evictions_total": "[declared-time.md](declared-time.md)",
     "bursar_overtime_pods": "[declared-time.md](declared-time.md)",
     "bursar_overuse_evictions_total": "[node-agent.md](node-agent.md#overuse-evict)",

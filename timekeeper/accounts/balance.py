@@ -21,6 +21,8 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.texts import hours
 from timekeeper.core.wire import StandingWord
 
+NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
+
 
 @dataclass(frozen=True, slots=True)
 class UnsettledSession:

@@ -3,7 +3,7 @@ grants and standings come out.
 
 `cluster` holds the observed state of the cluster, `state` what the ledger contains, `decide` compares the two
 as functions of values, and `settler` runs the ticks: one read, one decision, one transaction. `process`
-elects; the threads of `epoch_threads` evict, release, notify and close months while this settler leads.
+elects; the threads of `epoch_threads` evict, release and close months while this settler leads.
 They read the last tick's `state.tick_view` alone.
 
 Each pod is one row of `cluster.watched_pods`, and the row says how it is charged. Why it is not charged

@@ -202,7 +202,7 @@ def missed(
 
 def _settled(reading: budgets.ParsedBudgets, history: History) -> budgets.ParsedBudgets:
     """Without what `bursar-mode` says while it would change the mode of an earlier release's `_settings`."""
-    fields = {error.field for error in ended_fields(reading.texts.get(SETTINGS, ""))}
+    fields = {error.field for error in ended_fields(SETTINGS, reading.texts.get(SETTINGS, ""))}
     mode = history.settings(history.newest_ms()).mode
     if history.text(MODE) or "mode" not in fields or reading.mode is None or reading.mode.mode == mode:
         return reading
@@ -273,6 +273,8 @@ def _ineffective(
         yield from (
             (key, each) for each in ineffective_fields(budget, settings.placement) if each not in known
         )
+        if is_first and key not in changed:
+            yield from ((key, sentence) for sentence in budget.ended)
     if SETTINGS in changed and reading.settings is not None:
         yield from ((SETTINGS, each) for each in ineffective_fields(settings))
     elif is_first and reading.settings is not None:

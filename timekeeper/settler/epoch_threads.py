@@ -1,11 +1,10 @@
-"""The threads beside the settler, for one epoch: evictions, releases, objects, notifications, retention."""
+"""The threads beside the settler, for one epoch: evictions, releases, objects, retention."""
 
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from threading import Event, Thread
 
 from timekeeper import metrics
@@ -34,7 +33,6 @@ from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
 from timekeeper.settler.new_pods import NewPods
-from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
 from timekeeper.settler.spent_parameters import SpentParameters, apply_with
@@ -72,8 +70,6 @@ class EpochThreads:
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
         closed."""
-        if settings.notification_key is not None:
-            start_thread("notify", self._notifier(settings.notification_key).keep, stop)
         start_thread("space", self._measure_space, stop)
         if (retained := (settings.retain_decisions_ms, settings.retain_use_ms)) != (0, 0):
             fenced = FencedStore(self.store, self.settler.epoch)
@@ -170,10 +166,6 @@ class EpochThreads:
             return namespace in self.settler.view.cluster.existing_namespaces
 
         return BudgetObjects(self.api, self._statements, exists, time.monotonic, self.now_ms)
-
-    def _notifier(self, key: Path) -> Notifier:
-        settler = self.settler
-        return Notifier(self.store, settler.epoch, lambda: settler.view.history, key, self.now_ms)
 
     def _statements(self) -> Mapping[str, Statement] | None:
         """The accounts as written last; None before the first decision."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
-from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.balance import NEARLY_SPENT_MILLI, Statement
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.needs import BudgetNeed
@@ -30,7 +30,6 @@ from timekeeper.core.standings import payer
 from timekeeper.core.texts import apart
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
-NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
 BudgetReason = Literal["OverBudget", "BudgetNearlyUsed", "BackInBudget"]
 PodReason = BudgetReason | Literal["Demoted", "WaitsForClaims", "HeldByBudget"]
 NoticeText = tuple[BudgetReason, str, Literal["Normal", "Warning"]]  # reason, sentence and type

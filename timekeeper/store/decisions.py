@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import Select, bindparam, func, select, tuple_, update
 
 from timekeeper.core.decisions import (
     GANG,
@@ -21,7 +21,7 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection, Written, write_all
-from timekeeper.store.engine.schema import DECISIONS, NOTIFIED, SESSIONS
+from timekeeper.store.engine.schema import DECISIONS, SESSIONS
 from timekeeper.store.engine.workloads import SETS, cron_job, workload
 
 SOURCE = "timekeeper"  # of its own decisions
@@ -266,12 +266,6 @@ def controllers_of(connection: Connection, namespace: str, kind: str, name: str)
     return tuple(sorted(found - {""}))
 
 
-def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:
-    """The oldest records of those with a greater number."""
-    found = select(DECISIONS).where(DECISIONS.c.id > number).order_by(DECISIONS.c.id).limit(limit)
-    return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
-
-
 def last_standings(connection: Connection, namespaces: Iterable[str]) -> dict[str, str]:
     """The reason of the last change of each namespace's standing, where there is one."""
     its, names = DECISIONS.c, sorted(namespaces)
@@ -297,24 +291,3 @@ def _run(row: Any) -> DecisionRun:
         budget=row.budget,
     )
     return DecisionRun(decision, row._mapping["count"], row.last_ms)
-
-
-def newest(connection: Connection) -> int:
-    """The number of the newest decision; 0 if there is none."""
-    return int(connection.execute(select(func.max(DECISIONS.c.id))).scalar() or 0)
-
-
-def notified(connection: Connection) -> dict[str, int]:
-    """Destination -> the number of the last decision that was sent there, or needed not to be."""
-    return {row.destination: row.decision_id for row in connection.execute(select(NOTIFIED))}
-
-
-def notify_after(connection: Connection, destination: str, number: int) -> None:
-    """Decisions up to this number need not be sent there again."""
-    forget_destination(connection, destination)
-    connection.execute(NOTIFIED.insert(), {"destination": destination, "decision_id": number})
-
-
-def forget_destination(connection: Connection, destination: str) -> None:
-    """No budget names it any more."""
-    connection.execute(delete(NOTIFIED).where(NOTIFIED.c.destination == destination))

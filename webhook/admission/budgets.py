@@ -60,8 +60,6 @@ EXAMPLES: Mapping[str, str] = {
     "maxGracePeriod": "maxGracePeriod: 10m",
     "settleAfter": "settleAfter: 1h",
     "pdbGrace": "pdbGrace: 10m",
-    "notify": "notify: https://hooks.example/bursar",
-    "notifyFormat": "notifyFormat: alertmanager",
     "overuse": "overuse: observe",
     "overuseGrace": "overuseGrace: 10m",
     "evictGrace": "evictGrace: 10m",
@@ -87,7 +85,7 @@ EXAMPLES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewedEntries:
     """The parsed entries of one ConfigMap."""
 
@@ -96,6 +94,7 @@ class ReviewedEntries:
     unread: int  # entries beyond the limit on characters
     limited: tuple[str, ...]  # the keys of those with a limit
     keeping: Mapping[str, str]  # the keys of those with `priorityClasses: keep` -> class of pods in budget
+    have_ended: tuple[str, ...]  # the keys of those with fields that have ended
 
 
 def holds_budgets(group: str, kind: str, config_map: Json, name: str = "") -> bool:
@@ -134,7 +133,7 @@ def judge(
     old_mistakes = misplaced(review.old) if was_read else ()
     violations = [
         *(violation(error) for wrong in fresh.wrong.values() for error in wrong.each()),
-        *(violation(error) for error in _written_again(before, now)),
+        *(violation(error) for error in _written_again(before, now, fresh.have_ended)),
         *(each for each in misplaced(review.object) if each not in old_mistakes),
     ]
     if violations:
@@ -148,11 +147,14 @@ def judge(
     return AdmissionAnswer("valid", warnings=within_limits((*ends, *more)))
 
 
-def _written_again(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[EntryError]:
-    """The fields that have ended and that the write adds. Those that were there are warned of: an edit of
-    other fields passes."""
-    had = {error.field for error in ended_fields(before.get(SETTINGS, ""))}
-    yield from (error for error in ended_fields(now.get(SETTINGS, "")) if error.field not in had)
+def _written_again(
+    before: Mapping[str, str], now: Mapping[str, str], keys: Collection[str]
+) -> Iterator[EntryError]:
+    """The fields that have ended and that the write adds to these entries. Those that were there are warned
+    of: an edit of other fields passes."""
+    for key in keys:
+        had = {error.field for error in ended_fields(key, before.get(key, ""))}
+        yield from (error for error in ended_fields(key, now[key]) if error.field not in had)
 
 
 def entries(
@@ -164,6 +166,7 @@ def entries(
     unbuilt: dict[str, list[str]] = {}
     limited: list[str] = []
     keeping: dict[str, str] = {}
+    have_ended: list[str] = []
     keys = {*data, *there}
     left = most_characters
     unread = 0
@@ -179,10 +182,18 @@ def entries(
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
             limited += [key] if isinstance(value, Budget) and value.amount is not None else []
             keeping |= {key: value.in_budget_class} if value.keeps_classes else {}
+            have_ended += [key] if value.ended else []
             for sentence in (*ineffective_fields(value), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
     alike = {sentence: tuple(keys) for sentence, keys in unbuilt.items()}
-    return ReviewedEntries(wrong, alike, unread, tuple(limited), keeping)
+    return ReviewedEntries(
+        wrong=wrong,
+        unbuilt=alike,
+        unread=unread,
+        limited=tuple(limited),
+        keeping=keeping,
+        have_ended=tuple(have_ended),
+    )
 
 
 def _of_group(budget: Budget, there: Collection[str]) -> Iterator[str]:

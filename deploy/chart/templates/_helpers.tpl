@@ -120,12 +120,8 @@ kube-system, gpu-operator, bursar-system, bursar-node
 {{- range .Values.exemptNamespaces }}, {{ . | quote }}{{ end }}
 {{- end }}
 
-{{/* What both forms of the timekeeper have for notifications and for the dashboard's login; what values add comes last, as
-extras.yaml expects. */}}
+{{/* What both forms of the timekeeper have for the dashboard's login; what values add comes last, as extras.yaml expects. */}}
 {{- define "bursar.timekeeper.arguments" -}}
-{{- if .Values.notifications.secretName }}
-- --notification-key=/etc/bursar/notifications/key
-{{- end }}
 {{- if .Values.dashboard.oidc.issuer }}
 {{- if not .Values.dashboard.oidc.clientId }}{{ fail "dashboard.oidc.clientId: dashboard.oidc.issuer needs the dashboard's client ID at the provider" }}{{ end }}
 {{- if not .Values.dashboard.url }}{{ fail "dashboard.url: dashboard.oidc.issuer needs the dashboard's address, such as https://bursar.example.com" }}{{ end }}
@@ -155,9 +151,6 @@ extras.yaml expects. */}}
 - {name: oidc-ca, mountPath: /etc/bursar/oidc-ca, readOnly: true}
 {{- end }}
 {{- end }}
-{{- if .Values.notifications.secretName }}
-- {name: notifications, mountPath: /etc/bursar/notifications, readOnly: true}
-{{- end }}
 {{- with .Values.timekeeper.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
@@ -173,11 +166,6 @@ extras.yaml expects. */}}
 - name: oidc-ca
   configMap: {name: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}]}
 {{- end }}
-{{- end }}
-{{- with .Values.notifications.secretName }}
-# optional: without it nothing is sent, and pods are charged all the same
-- name: notifications
-  secret: {secretName: {{ . | quote }}, optional: true, defaultMode: 0440, items: [{key: key, path: key}]}
 {{- end }}
 {{- with .Values.timekeeper.extraVolumes }}
 {{ toYaml . }}

@@ -28,8 +28,6 @@ exempt: ["system:serviceaccount:ci:runner", ci-bot]
 maxGPUs: 8
 maxGPUsPerPod: 1.5
 price: 2.50
-notify: https://hooks.example:8443/a?b=c
-notifyFormat: alertmanager
 overuse: evict
 overuseGrace: 0s
 evictGrace: 5m
@@ -79,8 +77,6 @@ def test_every_field_of_a_budget_is_read() -> None:
         max_gpus_milli=8_000,
         max_gpus_per_pod_milli=1_500,
         price="2.50",
-        notify="https://hooks.example:8443/a?b=c",
-        notify_format="alertmanager",
         overuse="evict",
         overuse_grace_ms=0,
         evict_grace_ms=300_000,
@@ -158,8 +154,6 @@ def test_hours_are_exact_to_eight_decimals(hours: str, amount: int | None) -> No
         ('gpuHours: 1\nrules:\n  host-pid: off\n  forged-label: "off"', 4, "rules.forged-label"),
         ("gpuHours: 1\nrules: [host-pid]", 2, "rules"),
         ("gpuHours: 1\nexempt: bot", 2, "exempt"),
-        ("gpuHours: 1\nnotify: ftp://hooks.example", 2, "notify"),
-        ("gpuHours: 1\nnotify: https://user@hooks.example/", 2, "notify"),
         ("gpuHours: 1\nexempt:\n  - bot\n  - ' '", 4, "exempt[1]"),
         ("gpuHours: 1\nexempt: [[bot]]", 2, "exempt[0]"),
         ("gpuHours: 1\nmode: dry-run", 2, "mode"),
@@ -623,11 +617,30 @@ def test_a_field_that_has_ended_has_no_effect_and_says_what_it_did(ended: str, l
     assert sentence.startswith(f"{field}: ")
     assert "has ended" in sentence
     assert ineffective_fields(then) == (sentence,)
-    (error,) = ended_fields(f"{rest}{ended}\n")
+    (error,) = ended_fields("_settings", f"{rest}{ended}\n")
     assert (error.key, error.line, error.field, error.allowed) == ("_settings", 4, field, "omit the field")
 
 
+@pytest.mark.parametrize("key", ["team-a", "_group.research", "_defaults"])
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_budget_is_read_without_the_fields_that_have_ended(key: str, lenient: bool) -> None:
+    rest = "gpuHours: 120\nwarnAt: 0.5\n"
+    text = f"{rest}notify: {{not: a URL}}\nnotifyFormat: slack\n"
+
+    then = read_entry(key, text, lenient=lenient)
+
+    assert isinstance(then, Budget)
+    assert replace(then, ended=()) == read_entry(key, rest)
+    said = "it has ended: Alertmanager sends alerts on budgets, by their label namespace"
+    assert ineffective_fields(then) == then.ended == (f"notify: {said}", f"notifyFormat: {said}")
+    assert [(error.key, error.line, error.field) for error in ended_fields(key, text)] == [
+        (key, 3, "notify"),
+        (key, 4, "notifyFormat"),
+    ]
+    assert isinstance(read_entry("_settings", "notify: https://hooks.example/"), EntryError)
+
+
 def test_a_field_of_another_value_has_not_ended() -> None:
-    assert ended_fields("sidecar: off\nchargeBy: mean\n") == ()
-    assert ended_fields("chargeBy: [dominant-host]\n- no mapping") == ()
+    assert ended_fields("_settings", "sidecar: off\nchargeBy: mean\n") == ()
+    assert ended_fields("_settings", "chargeBy: [dominant-host]\n- no mapping") == ()
     assert isinstance(read_entry("_settings", "chargeBy: [dominant-host]"), EntryError)

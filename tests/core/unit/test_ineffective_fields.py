@@ -14,9 +14,8 @@ NONE = "gpuHours: unlimited\n"
     ("text", "fields"),
     [
         (NONE, []),
-        (LIMIT + "carryOver: 0.5\nwarnAt: 0.8\nnotify: https://x.example/\nnotifyFormat: alertmanager\n", []),
+        (LIMIT + "carryOver: 0.5\nwarnAt: 0.8\n", []),
         (NONE + "carryOver: 0.5\nwarnAt: 0.8\ngroup: g\n", ["carryOver", "warnAt"]),
-        (LIMIT + "notifyFormat: alertmanager\n", ["notifyFormat"]),
         (LIMIT + "evictGrace: 1m\nevictRate: 9\novertime: evict\n", ["evictGrace", "evictRate", "overtime"]),
         (LIMIT + "onExhausted: evict\nevictGrace: 1m\nevictRate: 9\n", []),
         (NONE + "reserve: declared\n", ["reserve"]),

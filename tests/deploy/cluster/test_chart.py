@@ -282,8 +282,7 @@ def _workloads(texts: dict[str, str]) -> list[Values]:
 
 
 def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Path) -> None:
-    notify = "--set=notifications.secretName=keys"
-    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca", notify)
+    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca")
     texts = rendered.rendered(helm, *flags, "--set=webhook.callersConfigMap=bursar-callers")
 
     def mounted(name: str, path: str) -> Values:
@@ -297,12 +296,6 @@ def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Pat
     items = [{"key": "ca.crt", "path": "ca.crt"}]
     database = mounted("timekeeper-postgresql.yaml", "/etc/bursar/database")
     assert database == {"secret": {"secretName": "db-ca", "defaultMode": 0o440, "items": items}}
-    texts |= {"timekeeper.yaml": rendered.rendered(helm, notify)["timekeeper.yaml"]}
-    for timekeeper in ("timekeeper.yaml", "timekeeper-postgresql.yaml"):
-        key = {"secretName": "keys", "optional": True, "defaultMode": 0o440}
-        key["items"] = [{"key": "key", "path": "key"}]
-        assert mounted(timekeeper, "/etc/bursar/notifications") == {"secret": key}
-        assert "- --notification-key=/etc/bursar/notifications/key\n" in texts[timekeeper]
     callers = mounted("webhook.yaml", "/etc/bursar/callers")
     assert callers == {"configMap": {"name": "bursar-callers", "items": items}}
     assert "--client-ca=/etc/bursar/callers/ca.crt\n" in texts["webhook.yaml"]

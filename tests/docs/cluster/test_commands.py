@@ -108,8 +108,6 @@ def test_one_namespace_gets_its_mode_by_its_entry(admin: Administrator) -> None:
 
 
 def test_the_commands_about_secrets_and_samples_make_them(admin: Administrator) -> None:
-    admin.typed(block("notifications", "openssl"))
-    assert admin.secret("bursar-notifications") == {"key"}
     admin.typed(block("databases", "kubectl scale"))
     assert not admin.cp.api.answers(f"{SYSTEM}/pods/bursar-timekeeper-0")
     admin.typed(block("databases", "create secret"))

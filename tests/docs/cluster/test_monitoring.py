@@ -255,7 +255,6 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarLawBroken": {'bursar_broken_laws_total{law="epochs_rise"}': "0+1x180"},
     "BursarMonthOpen": {'bursar_findings{instance="i",role="settler",code="month-open"}': "1x180"},
     "BursarDecisionsDropped": {'bursar_webhook_decisions_total{instance="i",result="dropped"}': "0+9x180"},
-    "BursarNotificationsGivenUp": {'bursar_notifications_total{instance="i",result="given up"}': "0+1x180"},
     "BursarWebhookNotReady": {'bursar_webhook_not_ready_total{instance="i",webhook="mutate"}': "0+1x180"},
     "BursarCertificateExpires": {"bursar_webhook_certificate_expiration_timestamp_seconds": "90000x180"},
     "BursarStandingsOld": {"bursar_extender_standings_last_success_timestamp_seconds": "-11+60x180"},
@@ -318,6 +317,51 @@ def is_firing(scrape: Scrape, changes: dict[str, str], fires: str = "") -> dict[
     }
 
 
+# Accounts, each with its used part and `warnAt`; the end of the first; and what people read of them.
+ACCOUNTS = {
+    'namespace="team-a"': (0.55, 0.5),
+    'cluster="eu",namespace="_group.lab"': (0.9, 0.8),
+    'namespace="team-b"': (0.6, 0.8),
+    'namespace="team-c"': (1.25, 1),
+}
+END_S, END = 20_000, "1970-01-01 05:33:20 +0000 UTC"
+TEXTS = {
+    "BursarBudgetNearlySpent": {
+        "team-a": f"team-a has used 55% of its GPU budget. At the present rate it runs out at {END}.",
+        "_group.lab": "group lab has used 90% of its GPU budget.",
+    },
+    "BursarBudgetExhausted": {"team-c": "team-c has used 125% of its GPU budget."},
+    "BursarBudgetExhaustsSoon": {"team-a": f"At the present rate team-a runs out of GPU budget at {END}."},
+}
+
+
+def text_cases() -> dict[str, Any]:
+    """A test of promtool's: the alerts on budgets with their texts."""
+    severity = {rule["alert"]: rule["labels"]["severity"] for rule in RULES}
+    series = {f"bursar_account_used_ratio{{{labels}}}": used for labels, (used, _) in ACCOUNTS.items()}
+    series |= {f"bursar_account_warn_ratio{{{labels}}}": warn for labels, (_, warn) in ACCOUNTS.items()}
+    series['bursar_account_exhausted_timestamp_seconds{namespace="team-a"}'] = END_S
+
+    def alert(name: str, namespace: str, text: str) -> dict[str, Any]:
+        cluster = {"cluster": "eu"} if namespace == "_group.lab" else {}
+        labels = {"severity": severity[name], "namespace": namespace, **cluster}
+        return {"exp_labels": labels, "exp_annotations": {"summary": text}}
+
+    return {
+        "name": "texts",
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x180"} for name, value in series.items()],
+        "alert_rule_test": [
+            {
+                "alertname": name,
+                "eval_time": "175m",
+                "exp_alerts": [alert(name, namespace, text) for namespace, text in texts.items()],
+            }
+            for name, texts in TEXTS.items()
+        ],
+    }
+
+
 @pytest.mark.soak  # the first build of promtool takes longer than a minute
 def test_promtool_fires_each_alert_alone_and_finds_every_query_answered(
     scrape: Scrape, tmp_path: Path
@@ -345,6 +389,7 @@ def test_promtool_fires_each_alert_alone_and_finds_every_query_answered(
     drawn["promql_expr_test"] += asked
     cases = [drawn, *(is_firing(scrape, changes, alert) for alert, changes in TRIGGERS.items())]
     cases += [is_firing(scrape, {series: "0x180"}, alert) for series, alert in NEVER.items()]
+    cases.append(text_cases())
     tests.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": cases}))
 
     assert promtool("check", "rules", str(rules)) == ""

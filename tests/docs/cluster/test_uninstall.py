@@ -244,7 +244,7 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
     for name, (data, labels) in CONFIG_MAPS.items():
         body = {"metadata": {"name": name, "labels": labels}, "data": data}
         control_plane.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", body)
-    secret = {"metadata": {"name": "notify"}, "stringData": {"key": "secret-of-the-notifications"}}
+    secret = {"metadata": {"name": "proxy"}, "stringData": {"key": "secret-of-the-proxy"}}
     control_plane.api.call("POST", "/api/v1/namespaces/bursar-system/secrets", secret)
     control_plane.api.call("POST", "/api/v1/nodes", NODE)
     patch = ("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "-p", json.dumps(STATUS))
@@ -271,9 +271,9 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
             assert refusal(control_plane, f"gpu-{number}", half) == "", title
             assert refusal(control_plane, f"plain-{number}", {}) == "", title
 
-    (notify,) = (each for each in json.loads(secrets)["items"] if each["what"] == "Secret notify")
-    assert (folder / "private" / notify["file"]).stat().st_mode & 0o777 == 0o600
-    assert "secret-of-the-notifications" in secret_of(folder / "private" / notify["file"])
+    (proxy,) = (each for each in json.loads(secrets)["items"] if each["what"] == "Secret proxy")
+    assert (folder / "private" / proxy["file"]).stat().st_mode & 0o777 == 0o600
+    assert "secret-of-the-proxy" in secret_of(folder / "private" / proxy["file"])
     assert partly[-2:] == ["Error: not everything was saved: ledger; partly/README.txt says why", "code 1"]
     assert "there is no file /nowhere" in (folder / "partly" / "README.txt").read_text()
     assert not (folder / "partly" / "ledger.jsonl").exists()
@@ -284,7 +284,7 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
     assert "stays" in run(control_plane, "kubectl get namespace astronomy --show-labels", folder)
     saved = folder / "saved"
     assert {file.stat().st_mode & 0o777 for file in saved.iterdir()} == {0o600}
-    assert "secret-of-the-notifications" not in "".join(file.read_text() for file in saved.iterdir())
+    assert "secret-of-the-proxy" not in "".join(file.read_text() for file in saved.iterdir())
 
     with timekeeping(control_plane, folder / "new-volume") as timekeeper:
         typed(control_plane, folder, timekeeper, "\n".join(console(BACK)))

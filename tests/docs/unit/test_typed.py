@@ -104,7 +104,6 @@ TYPED = {
         "bursar.dev/inventory=": "docs/cluster/test_first_hour.py",
         "kubectl create role ": "docs/cluster/test_monitoring.py",
     },
-    "docs/notifications.md": {"openssl": "docs/cluster/test_commands.py"},
     "docs/nodes.md": {
         "kubectl cordon": "docs/cluster/test_nodes.py",
         "kubectl get pods": "docs/cluster/test_nodes.py",

@@ -42,8 +42,6 @@ from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import PrometheusClient, PrometheusError
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
-from timekeeper.runtime.recording.signed_post import FAILURES as POST_FAILURES
-from timekeeper.runtime.recording.signed_post import post
 
 TOKEN = "secret-token-of-this-test"
 LONG_S, SHORT_S = LONGEST_S, 0.5  # how long a client waits that can be told to
@@ -199,18 +197,6 @@ def prometheus(folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Ca
     return Calls(call, client.close)
 
 
-def notification(_folder: Path, url: str, _ca: str, within_s: float = LONG_S) -> Calls:
-    """The settler's notifications."""
-
-    def call() -> Outcome:
-        try:
-            return Outcome(str(post(f"{url}/hook", b"{}", b"key", within_s)))
-        except POST_FAILURES as error:
-            return Outcome(FAILS, str(error))
-
-    return Calls(call, lambda: None)
-
-
 def peer(folder: Path, url: str, ca: str, within_s: float = LONG_S) -> Calls:
     """The timekeeper's questions to webhook and extender."""
     asked = Peer("webhook", url, lambda: ca, within_s, folder / "token")
@@ -273,13 +259,12 @@ CLIENTS: Mapping[str, Callable[..., Calls]] = {
     "timekeeper, GET": timekeeper_get,
     "timekeeper, POST": timekeeper_post,
     "Prometheus": prometheus,
-    "notification": notification,
     "peer": peer,
     "login": provider,
     "command": command,
 }
 # They keep no connection.
-ONE_CALL = ("notification", "peer", "login", "node agent, watch", "API server, watch")
+ONE_CALL = ("peer", "login", "node agent, watch", "API server, watch")
 ONCE = ("API server, POST",)  # what it does twice is done twice
 UNSURE = ("closed once the request was read", "closed twice")
 
@@ -290,10 +275,9 @@ def cases(rows: Iterable[str], *without: str) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tls: Tls, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, tls: Tls) -> Path:
     (tmp_path / "ca.crt").write_bytes(tls.ca.bundle)
     (tmp_path / "token").write_text(TOKEN + "\n")
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.crt"))  # the system's CAs
     return tmp_path
 
 
@@ -359,7 +343,7 @@ def test_after_a_401_the_token_is_read_anew(folder: Path, tls: Tls, client: str)
 
     assert (first.word, second.word) == ("401", "200")
     tokens = [line for head in server.requests for line in head.split(b"\r\n") if b"earer" in line]
-    if client not in ("command", "notification", "login"):  # a flag's, none, another one
+    if client not in ("command", "login"):  # a flag's, another one
         assert [line.rpartition(b" ")[2] for line in tokens] == [TOKEN.encode(), b"second"]
 
 

@@ -13,7 +13,6 @@ from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.ledger.test_idle import claim, user
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
-from timekeeper.accounts.decisions.notifications import is_sent
 from timekeeper.core.findings import of_use
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.store import node_usage
@@ -113,7 +112,6 @@ def test_a_pod_that_uses_none_of_its_cards_is_idle_and_people_are_told_once(watc
     ]
     told = [each for each in watched.town.recorded if each.reason == "PodIdle"]
     assert [(each.kind, each.name, each.namespace) for each in told] == [("warned", "rests", "team-a")]
-    assert is_sent(told[0])
     amount, measured, used = watched.charges()["works"]
     assert (amount, measured, used) == (15 * MINUTE * 1000, 14 * MINUTE * 1000, 14 * MINUTE * 640)
 

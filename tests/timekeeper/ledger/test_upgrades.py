@@ -285,18 +285,26 @@ def test_what_the_release_before_did_not_charge_of_a_failed_start_stays_so(datab
 def test_fields_that_ended_are_named_at_the_upgrade_and_count_as_before(town: Town) -> None:
     """The ConfigMap is as it was: the settler names the field once, and reads all else of its entry."""
     settings = "mode: observe\ntimeZone: Europe/Berlin\nchargeBy: dominant-host\n"
-    town.begin(("configmaps", budgets(_settings=settings)))
+    team = "gpuHours: 9\nnotify: https://hooks.example/\n"
+    town.begin(("configmaps", budgets(_settings=settings, team_a=team, team_b=team)))
     named = [(notice.reason, notice.message) for notice in town.notices]
-    assert [reason for reason, _ in named] == ["IneffectiveField", "IneffectiveField", "ModeChanged"]
-    assert "_settings: mode: it is of the ConfigMap bursar-mode now" in named[0][1]
-    assert "_settings: chargeBy: dominant-host has ended and reads as dominant" in named[1][1]
+    assert [reason for reason, _ in named] == [*["IneffectiveField"] * 3, "ModeChanged"]
+    for said in (
+        "_settings: mode: it is of the ConfigMap bursar-mode now",
+        "2 entries (team-a, team-b), as team-a: notify: it has ended: Alertmanager ",
+        "_settings: chargeBy: dominant-host has ended and reads as dominant",
+    ):
+        assert len([message for _, message in named if said in message]) == 1
     town.tick()
-    assert len(town.notices) == 3
+    assert len(town.notices) == 4
 
     town.resume()
 
-    assert [(notice.reason, notice.message) for notice in town.notices[3:]] == named[:2]
-    assert town.budget()["mode"] == "observe"
+    assert [(notice.reason, notice.message) for notice in town.notices[4:]] == named[:3]
+    budget = town.budget()
+    assert (budget["mode"], budget["granted"]) == ("observe", 9 * HOUR * GPU)
+    (warning,) = budget["warnings"]
+    assert warning.startswith("notify: it has ended: ")
 
 
 def make_former(url: str, revision: str) -> None:

@@ -6,7 +6,7 @@ from timekeeper.accounts.budget_history import BudgetEntry, history_of
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.core.decisions import MESSAGE
 
-OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
+OLD = "gpuHours: 20\nperiod: month\nexempt: [bot-1]\n"
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,8 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
     [
         (OLD.replace("20", "40.5"), "was changed: gpuHours from 20 to 40.5."),
         (
-            OLD.replace("month", "week").replace("secret-1", "secret-2"),
-            "was changed: period from month to week, notify.",
+            OLD.replace("month", "week").replace("bot-1", "bot-2"),
+            "was changed: period from month to week, exempt.",
         ),
         (OLD + "rules: {host-pid: warn}\n", "was changed: rules."),
         (OLD + "reserve: declared\n", "was changed: reserve from none to declared."),
@@ -26,7 +26,7 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
         (None, "was removed."),
     ],
 )
-def test_a_changed_entry_is_told_by_its_fields_with_values_that_are_no_secret(
+def test_a_changed_entry_is_told_by_its_fields_with_values_that_are_short(
     text: str | None, sentence: str
 ) -> None:
     (run,) = of_changes([BudgetEntry("team-d", text, 9)], (), history_of([BudgetEntry("team-d", OLD, 1)]))

@@ -504,6 +504,29 @@ def test_a_field_that_has_ended_stays_where_it_was_and_is_written_nowhere_else(e
     assert answer(without, before).refusal == ""
 
 
+@pytest.mark.parametrize("key", ["team-a", "_group.x", "_defaults"])
+def test_the_same_holds_for_a_field_that_budgets_had(key: str) -> None:
+    without = "gpuHours: 9\n"
+    before = f"{without}notify: https://hooks.example/\n"
+
+    def answer(now: str, then: str | None) -> AdmissionAnswer:
+        old = None if then is None else config_map({key: then, "team-z": GOOD})
+        return judge(asked(config_map({key: now, "team-z": GOOD}), old))
+
+    edited = answer(f"{before}period: week\n", before)
+    assert edited.refusal == ""
+    assert [text for text in edited.warnings if text.startswith(f"{key}: notify: it has ended")]
+    for then in (without, None):
+        refused = answer(before, then)
+        assert (refused.verdict, refused.rules) == ("refused", (("budget-entry", "enforce"),))
+        assert refused.refusal.startswith(f"data[{key}], line 2, notify: it has ended")
+        assert "; allowed: omit the field" in refused.refusal
+    assert answer(f"{before}notifyFormat: slack\n", before).refusal.startswith(
+        f"data[{key}], line 3, notifyFormat"
+    )
+    assert answer(without, before).refusal == ""
+
+
 def test_who_gives_namespaces_their_first_limit_is_told_that_what_was_used_counts() -> None:
     standings: dict[str, StandingWord] = {"team-a": "UNLIMITED", "team-b": "IN_BUDGET", "team-c": "UNLIMITED"}
     written = config_map({"team-a": GOOD, "team-b": GOOD, "team-c": "gpuHours: unlimited", "_defaults": GOOD})

@@ -75,8 +75,8 @@ def _of_label(entry: BudgetEntry) -> Decision:
 
 
 def _changed_fields(earlier: str, later: str) -> str:
-    """Names of the fields that differ; those of amounts, periods and modes with their values. A URL of
-    notifications can be a secret, and lists are long."""
+    """Names of the fields that differ; those of amounts, periods and modes with their values, for lists
+    are long."""
     try:
         old, new = _values_of(earlier), _values_of(later)
     except BadEntryError:

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.balance import NEARLY_SPENT_MILLI, Statement
 from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -16,8 +16,8 @@ from timekeeper.api.ledger.ledger_reader import AccountReading
 
 ACCOUNT_METRICS = ApiRoute(
     path="/v1/metrics",
-    about="for Prometheus: granted, posted, pending, remaining, ratio and exhausted-at of every account, or "
-    "of that of one namespace",
+    about="for Prometheus: granted, posted, pending, remaining, ratio, warn ratio and exhausted-at of every "
+    "account, or of that of one namespace",
     right=Right("get", "balances"),
     answers={"text/plain": str},
     parameters=(NAMESPACE,),
@@ -33,6 +33,13 @@ def _seconds(amount: int | None) -> float | None:
 def _ratio(statement: Statement) -> float | None:
     ratio = statement.balance.ratio_milli
     return None if ratio is None else ratio / 1000
+
+
+def _warn_ratio(statement: Statement) -> float | None:
+    warn_at = statement.in_force.budget.warn_at_milli
+    if statement.balance.ratio_milli is None:
+        return None
+    return (NEARLY_SPENT_MILLI if warn_at is None else warn_at) / 1000
 
 
 def _exhausted_s(statement: Statement) -> float | None:
@@ -52,6 +59,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Statement], float | None]]] = {
         lambda s: _seconds(s.balance.remaining),
     ),
     "used_ratio": ("The used part of the grant, 1 is all; absent without a limit", _ratio),
+    "warn_ratio": ("The part from which on people are warned; absent without a limit", _warn_ratio),
     "exhausted_timestamp_seconds": (
         "Unix time at which the account will be out of budget at its present rate; absent if it will not be",
         _exhausted_s,
@@ -65,30 +73,40 @@ def register(app: Flask, services: Services) -> None:
     def figures(call: Call) -> Response:
         namespace = call.get("namespace")
         if namespace:
-            accounts = [services.ledger.account_now(namespace)]
+            accounts, groups = [services.ledger.account_now(namespace)], list[AccountReading]()
         else:
-            accounts, _ = services.ledger.account_page()
+            accounts, groups = services.ledger.all_accounts()
         names = services.ledger.cluster_names()
-        return Response(exposition(accounts, names[-1][1] if names else ""), content_type=CONTENT_TYPE_LATEST)
+        text = exposition(accounts, groups, names[-1][1] if names else "")
+        return Response(text, content_type=CONTENT_TYPE_LATEST)
 
     serve(app, services, ACCOUNT_METRICS, figures)
 
 
-def exposition(accounts: Iterable[AccountReading], cluster: str) -> bytes:
+def exposition(accounts: Iterable[AccountReading], groups: Iterable[AccountReading], cluster: str) -> bytes:
     """The accounts' figures in Prometheus' text format. ``cluster``: its name; "": none."""
     registry = CollectorRegistry()
-    registry.register(_Accounts(tuple(accounts), {"cluster": cluster} if cluster else {}))
+    labels = {"cluster": cluster} if cluster else {}
+    registry.register(_Accounts(tuple(accounts), tuple(groups), labels))
     return generate_latest(registry)
 
 
 class _Accounts(Collector):
-    def __init__(self, accounts: tuple[AccountReading, ...], labels: dict[str, str]) -> None:
-        self._accounts, self._labels = accounts, labels
+    """Of groups no amounts, so that a sum over the series counts nothing twice."""
+
+    def __init__(
+        self,
+        accounts: tuple[AccountReading, ...],
+        groups: tuple[AccountReading, ...],
+        labels: dict[str, str],
+    ) -> None:
+        self._accounts, self._groups, self._labels = accounts, groups, labels
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         for name, (about, value_of) in FAMILIES.items():
             family = GaugeMetricFamily(f"bursar_account_{name}", about, labels=["namespace", *self._labels])
-            for account in self._accounts:
+            groups = () if name.endswith("_gpu_seconds") else self._groups
+            for account in (*self._accounts, *groups):
                 value = value_of(account.statement)
                 if value is not None:
                     family.add_metric([account.namespace, *self._labels.values()], value)

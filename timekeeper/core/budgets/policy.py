@@ -19,7 +19,6 @@ ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
-NOTIFY_FORMATS = ("bursar", "alertmanager", "slack", "teams", "mattermost")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
 MODES = get_args(Mode)
 OVERUSE = ("observe", "evict")
@@ -68,8 +67,6 @@ class Budget:
     max_waiting: int | None = None  # pods without a node that schedulers see; None: no bound
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
     later_prices: tuple[tuple[date, str], ...] = ()  # from these days of the budgets' time zone on, in order
-    notify: str = ""  # URL that notifications are posted to; "": none
-    notify_format: str = "bursar"
     overuse: str = ""  # "": the cluster's
     overuse_grace_ms: int | None = None  # None: the cluster's
     evict_grace_ms: int | None = None  # None: the cluster's
@@ -88,6 +85,7 @@ class Budget:
     in_budget_class: str = ""  # "": the group's, else the cluster's; so are the next two
     over_budget_class: str = ""
     keeps_classes: bool = False
+    ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True)
@@ -137,7 +135,7 @@ class BudgetSettings:
     price: str = ""
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
-    cluster_name: str = ""  # in reports and posts, beside those of other clusters
+    cluster_name: str = ""  # in reports, beside those of other clusters
     ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
     @property
@@ -189,8 +187,8 @@ def ineffective_fields(entry: Budget | BudgetSettings, placement: str = "on") ->
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently. ``placement``: the cluster's, as far as it is known."""
     unplaced = _unplaced_fields(entry) if (entry.placement or placement) == "off" else ()
-    own = _dormant_fields(entry) if isinstance(entry, Budget) else (*entry.ended, *_idle_devices(entry))
-    return (*own, *unplaced)
+    own = _dormant_fields(entry) if isinstance(entry, Budget) else _idle_devices(entry)
+    return (*entry.ended, *own, *unplaced)
 
 
 def _idle_devices(settings: BudgetSettings) -> Iterator[str]:
@@ -242,10 +240,6 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
         "warnAt": (
             budget.warn_at_milli is not None and budget.amount is None,
             "it has no effect without a limit; a group's entry has its own",
-        ),
-        "notifyFormat": (
-            budget.notify_format != "bursar" and not budget.notify,
-            "it has no effect without notify",
         ),
         "protect": (
             budget.protect is not None and budget.amount is None and not budget.group,

@@ -123,14 +123,15 @@ def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | B
     return budget
 
 
-def ended_fields(text: str) -> tuple[EntryError, ...]:
-    """The fields of the text of ``_settings`` that have ended; none of a text that cannot be read."""
+def ended_fields(key: str, text: str) -> tuple[EntryError, ...]:
+    """The fields of an entry's text that have ended; none of a text that cannot be read."""
     fields = Mistakes().tried(fields_of, text) or {}
-    return tuple(ended.of(policy.SETTINGS) for ended in _ended(fields))
+    known = _ENDED if key == policy.SETTINGS else _ENDED_OF_BUDGETS
+    return tuple(ended.of(key) for ended in _ended(fields, known))
 
 
-def _ended(fields: Mapping[str, yaml.Node]) -> Iterator[BadEntryError]:
-    for field, (value, problem) in _ENDED.items():
+def _ended(fields: Mapping[str, yaml.Node], known: Mapping[str, tuple[str, str]]) -> Iterator[BadEntryError]:
+    for field, (value, problem) in known.items():
         node = fields.get(field)
         if node is not None and value in ("", getattr(node, "value", None)):
             yield BadEntryError(line_of(node), field, problem, "omit the field")
@@ -201,8 +202,6 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
     "price": (_PRICES, scalars.prices),
-    "notify": ("notify", scalars.url),
-    "notifyFormat": ("notify_format", scalars.one_of(policy.NOTIFY_FORMATS)),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
@@ -269,6 +268,8 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 _MODE_FIELDS = {"mode": _BUDGET_FIELDS["mode"], "placement": _SETTING_FIELDS["placement"]}
 RESERVATION = "reservationNamespaces"
 # Fields of earlier releases: the value that ended, "" for any; what it did, and what is done now.
+_BY_ALERTMANAGER = "it has ended: Alertmanager sends alerts on budgets, by their label namespace"
+_ENDED_OF_BUDGETS = {"notify": ("", _BY_ALERTMANAGER), "notifyFormat": ("", _BY_ALERTMANAGER)}
 _BY_BINDING = "every pod is charged from its binding"
 _ENDED = {
     "chargeFrom": ("", f"it has ended: it chose from when a pod was charged; {_BY_BINDING}"),
@@ -293,6 +294,7 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
+    fields, ended = _without_ended(fields, _ENDED_OF_BUDGETS)
     values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, PROTECT), mistakes)
     if SPLIT in fields:
         values["split"] = _split(fields[SPLIT], mistakes)
@@ -305,7 +307,7 @@ def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> 
     ):
         mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
     values |= _admission(fields, lenient, mistakes)
-    return None if mistakes.found else Budget(**_with_prices(values))
+    return None if mistakes.found else Budget(**_with_prices(values), ended=ended)
 
 
 def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
@@ -322,9 +324,8 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
 
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
-    ended = {bad.field: f"{bad.field}: {bad.problem}" for bad in _ended(fields)}
     own = {"mode": fields["mode"]} if "mode" in fields else {}
-    fields = {field: node for field, node in fields.items() if field not in ended}
+    fields, ended = _without_ended(fields, _ENDED)
     values = _read_fields(own, _MODE_FIELDS, (), mistakes) | _read_fields(
         fields,
         _SETTING_FIELDS,
@@ -347,7 +348,15 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
         values["drivers"] = read_drivers(fields[DRIVERS], mistakes)
     if CLASSES in fields:
         values |= _classes(fields[CLASSES], mistakes)
-    return None if mistakes.found else BudgetSettings(**_with_prices(values), ended=tuple(ended.values()))
+    return None if mistakes.found else BudgetSettings(**_with_prices(values), ended=ended)
+
+
+def _without_ended(
+    fields: dict[str, yaml.Node], known: Mapping[str, tuple[str, str]]
+) -> tuple[dict[str, yaml.Node], tuple[str, ...]]:
+    """The fields that count, and a sentence on each that has ended."""
+    ended = {bad.field: f"{bad.field}: {bad.problem}" for bad in _ended(fields, known)}
+    return {field: node for field, node in fields.items() if field not in ended}, tuple(ended.values())
 
 
 def _with_prices(values: dict[str, Any]) -> dict[str, Any]:

@@ -175,13 +175,6 @@ def user_or_group(text: str) -> str:
     return text
 
 
-def url(text: str) -> str:
-    """An address of HTTP or HTTPS without a user and a fragment."""
-    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]{1,255}(/[!$-;=?-~]{0,400})?", text, re.ASCII):
-        raise BadValueError("an address such as https://hooks.example/bursar, of at most 400 characters")
-    return text
-
-
 def zone(text: str) -> str:
     """A time zone's name that this system knows."""
     try:

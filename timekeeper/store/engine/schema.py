@@ -398,15 +398,6 @@ DECISIONS = Table(
     comment="what was decided about pods and budgets, and why",
 )
 
-NOTIFIED = Table(
-    "notified",
-    METADATA,
-    Column("destination", Text, primary_key=True),
-    Column("decision_id", BigInteger, nullable=False),
-    CheckConstraint("destination <> '' AND decision_id >= 0", name="is_a_place"),
-    comment="up to which decision each destination has been notified",
-)
-
 MAP_NODES = Table(
     "map_nodes",
     METADATA,
@@ -458,7 +449,7 @@ MAP_POSTS = Table(
     comment="the last post of the map, its leader's term, and the terms before it",
 )
 
-# Nothing reads or writes these two but the release before, to which one may go back.
+# Nothing reads or writes these but the release before, to which one may go back.
 MAP_HOURS = Table(
     "map_hours",
     METADATA,
@@ -479,7 +470,16 @@ STRANDED = Table(
     comment="milli-GPU x ms that each namespace stranded in a UTC hour",
 )
 
-ENDED = (STRANDED, MAP_HOURS)
+NOTIFIED = Table(
+    "notified",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("decision_id", BigInteger, nullable=False),
+    CheckConstraint("destination <> '' AND decision_id >= 0", name="is_a_place"),
+    comment="up to which decision each destination has been notified",
+)
+
+ENDED = (STRANDED, MAP_HOURS, NOTIFIED)
 
 WOULD = Table(
     "would",

@@ -37,7 +37,6 @@ from timekeeper.store.engine.schema import (
     FOLDED,
     HELD_PODS,
     NODE_USES,
-    NOTIFIED,
     PULSE,
     STANDINGS,
     TERMS,
@@ -54,7 +53,7 @@ _BATCH = 500
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
     *(ACCOUNTS, ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
-    *(DECISIONS, NOTIFIED, WOULD, WOULD_SINCE),
+    *(DECISIONS, WOULD, WOULD_SINCE),
 )
 
 # Rows that an earlier release exported, and that are left out.
