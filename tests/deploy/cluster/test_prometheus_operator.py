@@ -201,3 +201,11 @@ def test_promtool_takes_the_configuration(written: Written, tmp_path: Path) -> N
 
 def groups(written: Written) -> list[dict[str, Any]]:
     return [group for text in written.rules.values() for group in yaml.safe_load(text)["groups"]]
+
+
+def test_the_page_has_a_route_that_the_operator_takes_in_a_namespace(written: Written) -> None:
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    (route,) = re.findall(r"```yaml\n(apiVersion: .*?)```", page, re.DOTALL)
+    create_namespace(written.cp, "team-a")
+
+    kubectl(written.cp, "create", "--validate=strict", "-f", "-", input=route)
