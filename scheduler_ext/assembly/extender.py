@@ -337,7 +337,13 @@ class Extender:
 
     def _books(self) -> SimulationInput:
         standings = self.standings()
-        return SimulationInput(self.cache.snapshot, standings, self.policies.at(standings), now_ms())
+        return SimulationInput(
+            snapshot=self.cache.snapshot,
+            standings=standings,
+            policies=self.policies.at(standings),
+            now_ms=now_ms(),
+            autoscales=self._settings.gangs.autoscale == "on",
+        )
 
     @cached_property
     def leadership(self) -> Leadership:

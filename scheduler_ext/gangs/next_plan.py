@@ -9,6 +9,7 @@ from msgspec import structs
 from scheduler_ext.gangs.changes import Decision, Grow, KeepCards, OpenGates
 from scheduler_ext.gangs.held_cards import HeldCards, starting_members
 from scheduler_ext.gangs.memory import AGAIN_MS, AutoscalerTurn, Memory, Seen, Start
+from scheduler_ext.gangs.never import never_text
 from scheduler_ext.gangs.plan import GangPlan, lack_text, missing_cards
 from scheduler_ext.gangs.starting import with_places
 from scheduler_ext.model.pod import Pod
@@ -101,7 +102,10 @@ def planned(memory: Memory, gang: GangState, pods: Sequence[Pod], plan: GangPlan
         since_ms = seen.at_ms if history.short_ms is None else history.short_ms
         logged_ms = seen.at_ms + AGAIN_MS if seen.at_ms >= history.logged_ms else history.logged_ms
         short_ms = since_ms if is_short else None
-        history = replace(history, lack=lack_text(plan), short_ms=short_ms, logged_ms=logged_ms)
+        is_final = not (history.has_run or seen.settings.autoscales)
+        never = never_text(pods, gang.needed, seen.snapshot) if is_final else ""
+        lack = never or lack_text(plan)
+        history = replace(history, lack=lack, short_ms=short_ms, logged_ms=logged_ms)
         return memory.with_history(key, history), ()
     history = replace(history, lack="", short_ms=None)
     start = memory.starts.get(key) or Start(began_ms=0, until_ms=0, joins=history.has_run)

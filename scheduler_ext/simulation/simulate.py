@@ -15,6 +15,7 @@ from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.gangs.capacity import PlanInput, shape_of
+from scheduler_ext.gangs.never import never_text
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
@@ -42,16 +43,17 @@ _SLICE = 64  # nodes that are looked at between two looks at the clock
 LATE = Refusal("the time of the simulation was over", "search")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationInput:
     """Everything that a simulation reads, of one moment. ``left_s``: the seconds of a processor that it may
-    still use."""
+    still use; ``autoscales``: nodes may come for a gang."""
 
     snapshot: Snapshot
     standings: NamespaceStandings
     policies: Policies
     now_ms: int
     left_s: Callable[[], float] = lambda: PROCESSOR_S
+    autoscales: bool = False
 
     @property
     def is_late(self) -> bool:
@@ -197,7 +199,7 @@ class _Simulation:
     def add_gang(self, pods: Sequence[Pod], gang: Gang) -> dict[str, SimulatedPod]:
         """Decides about all pods of the gang at once, by UID. If too few fit, none takes a card."""
         planned = self._planned(pods, self.snapshot)
-        lack = _lack_of(planned, len(pods), gang)
+        lack = self._lack_of(planned, pods, gang)
         if lack:
             lack += self._kept_from(pods, gang)
             if self._books.is_late:
@@ -213,6 +215,16 @@ class _Simulation:
         books = self._books
         return plan(pods, PlanInput(snapshot, books.standings, books.policies, lambda: books.is_late))
 
+    def _lack_of(self, planned: GangPlan, pods: Sequence[Pod], gang: Gang) -> str:
+        """What the gang would wait for; "" if it would start."""
+        start = f"gang {gang.name} starts whole"
+        if len(pods) < gang.minimum:
+            return f"{start}: {len(pods)} of {gang.size} members are simulated"
+        if planned.suffices(gang.minimum):
+            return ""
+        never = "" if self._books.autoscales else never_text(pods, gang.minimum, self.snapshot)
+        return f"{start}: {never or lack_text(planned)}"
+
     def _kept_from(self, pods: Sequence[Pod], gang: Gang) -> str:
         """That cards with which the gang would start are kept for another one; "" if they are not."""
         drain = self.snapshot.drain
@@ -227,16 +239,6 @@ class _Simulation:
         there = self.snapshot.node(node)
         allocation = self.snapshot.allocation(pod.uid)
         return SimulatedPod(pod=pod, node=node, allocation=allocation, cards=there.cards)
-
-
-def _lack_of(planned: GangPlan, count: int, gang: Gang) -> str:
-    """What the gang would wait for; "" if it would start."""
-    start = f"gang {gang.name} starts whole"
-    if count < gang.minimum:
-        return f"{start}: {count} of {gang.size} members are simulated"
-    if not planned.suffices(gang.minimum):
-        return f"{start}: {lack_text(planned)}"
-    return ""
 
 
 def _late(pod: Pod) -> SimulatedPod:

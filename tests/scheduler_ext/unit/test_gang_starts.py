@@ -24,7 +24,7 @@ from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.stepped import Stepped
 from tests.scheduler_ext.worlds import node, on, percent, waiting
 from tests.support.simulated_timekeeper import entry, standings
-from tests.worlds import Json, card
+from tests.worlds import Json, card, container
 from timekeeper.core.standings import Cap, Caps
 
 LABEL = "topology.kubernetes.io/rack"
@@ -103,7 +103,7 @@ def test_a_gang_is_planned_once_as_many_as_it_needs_are_paid(raws: list[Json], p
             2,
             3,
             "",
-            "2 of 3 members fit; 1 cards missing of 3, the others on 1 node; no node takes",
+            "it can never start here: it needs 3 cards on nodes that it may use, which have 2.",
         ),
         (2, 2, "ab", ""),
         (3, 2, "abc", ""),
@@ -160,7 +160,10 @@ def test_a_pod_whose_gate_was_removed_by_hand_is_woken() -> None:
             "its members say none and rack; allowed: one label for all.",
         ),
         ([member("a"), member("b", gates=(BUDGET, CARDS))], "; 1 wait for their budget or their turn."),
-        (members("ab"), "; 0 of 2 members fit; 2 cards missing of 2; no node takes more of them."),
+        (
+            members("ab"),
+            "; it can never start here: it needs 2 cards on nodes that it may use, which have 0.",
+        ),
     ],
 )
 def test_a_gang_that_waits_says_for_what_once(raws: list[Json], says: str) -> None:
@@ -984,3 +987,59 @@ def test_what_contradicts_the_laws_of_a_start_cannot_be_made() -> None:
         Start(began_ms=0, until_ms=0, joins=True, is_over=True)
     with pytest.raises(ValueError, match="a gang that is short of cards lacks nothing"):
         GangHistory(short_ms=0)
+
+
+# what can never start
+
+
+@pytest.mark.parametrize(
+    ("names", "ask", "pools", "says"),
+    [
+        ("wxyz", {"gpu_count": "2"}, "hhl", "needs 8 cards on nodes with pool=h, which have 6"),
+        ("wxyz", {"gpu_count": "2"}, "hhh", ""),
+        ("wxyz", {"gpu_count": "3"}, "hhh", "needs 12 cards on nodes with pool=h, which have 8"),
+        ("wx", {"gpu_count": "3"}, "hhh", "2 members need 3 cards each; nodes with pool=h take 1 of them"),
+        ("wxyz", {"gpu_percent": "50"}, "lhl", ""),
+        ("wxyz", {"gpu_percent": "75"}, "lhl", "needs 3 cards on nodes with pool=h, which have 2"),
+        ("wxyz", {"gpu_percent": "50"}, "lll", "needs 2 cards on nodes with pool=h, which have 0"),
+    ],
+)
+@pytest.mark.parametrize("autoscales", [False, True])
+def test_a_gang_for_which_there_are_too_few_cards_whoever_leaves_is_told_so(
+    names: str, ask: dict[str, str], pools: str, says: str, autoscales: bool
+) -> None:
+    """Nodes of four, two and two cards, of which one is held. An autoscaler's pool could bring more."""
+    world = GangWorld({"a": 4, "b": 2, "c": 2}, autoscales=autoscales)
+    for name, pool in zip("abc", pools, strict=True):
+        world.nodes[name]["metadata"]["labels"]["pool"] = pool
+    for name in names:
+        raw = member(name, len(names), nodeSelector={"pool": "h"})
+        world.put({**raw, "spec": {**raw["spec"], "containers": [container(**ask)]}})
+    world.put(*(on(percent(100, f"on-{name}"), name, "GPU-0") for name in "abc"))
+    world.begin()
+    world.step()
+
+    is_told = bool(says) and not autoscales
+    assert ("never" in world.says(names[0])) is is_told
+    if is_told:
+        assert says in world.says(names[0]).partition("it can never start here: ")[2]
+    assert not world.planned
+
+
+def test_cards_of_closed_and_cordoned_nodes_are_not_said_never_to_come() -> None:
+    """And of a node without an inventory it is not known how many it has."""
+    for spec, annotations in (({"unschedulable": True}, None), ({}, {"bursar.dev/inventory": "?"})):
+        world = GangWorld({"a": 1, "b": 1}, members("xy"))
+        world.nodes["b"]["spec"] = spec
+        if annotations:
+            world.nodes["b"]["metadata"]["annotations"] |= annotations
+        world.begin()
+        world.put(on(percent(100, "other"), "a", "GPU-0"))
+        assert "; 0 of 2 members fit; 2 cards missing of 2; no node takes more" in world.step().says("x")
+
+
+def test_the_domain_that_has_the_most_cards_counts() -> None:
+    world = racked(GangWorld({"n": 2, "m": 2}, [near(raw, LABEL) for raw in members("abc")]), n="1", m="2")
+    assert "needs 3 cards on nodes that it may use in one rack, which have 2 at most" in world.step().says(
+        "a"
+    )

@@ -28,7 +28,7 @@ def books(
     snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, policy: str = "binpack"
 ) -> SimulationInput:
     policies = Policies(policy, lambda: standings, lambda: None, lambda _: None)
-    return SimulationInput(snapshot, standings, policies, NOW_MS)
+    return SimulationInput(snapshot=snapshot, standings=standings, policies=policies, now_ms=NOW_MS)
 
 
 def waiting(share: int, name: str, namespace: str = "team-a", **spec: object) -> Json:
@@ -179,7 +179,8 @@ def reasons(found: list[SimulatedPod]) -> list[str]:
 def test_a_gang_is_placed_whole_or_takes_no_card() -> None:
     gang = [read(of_gang(f"g{at}")) for at in range(3)]
     single = read(waiting(100, "single"))
-    two = rebuilt([node("a", card(0)), node("b", card(0))], [])
+    nodes = [node("a", card(0)), node("b", card(0))]
+    two = rebuilt([*nodes, node("c", card(0))], [on(percent(100, "x"), "c", "c-GPU-0")])
     three = rebuilt([node("a", card(0)), node("b", card(0), card(1))], [])
 
     short = simulate([*gang, single], books(two))
@@ -191,6 +192,10 @@ def test_a_gang_is_placed_whole_or_takes_no_card() -> None:
     )
     assert reasons(short) == [lack] * 3 + [""]
     assert [bool(each.node) for each in short] == [False] * 3 + [True]
+    never = "it can never start here: it needs 3 cards on nodes that it may use, which have 2"
+    small = books(rebuilt(nodes, []))
+    assert reasons(simulate(gang, small)) == [f"gang g starts whole: {never}"] * 3
+    assert "never" not in "".join(reasons(simulate(gang, replace(small, autoscales=True))))
     assert sorted(each.node for each in whole if each.pod.name != "single") == ["a", "b", "b"]
     assert whole[1].node == ""  # the gang took the last card
 

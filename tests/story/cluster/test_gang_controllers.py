@@ -115,7 +115,7 @@ def template(place: Place) -> Json:
 def starts_whole(place: Place, count: int) -> Scene:
     """On a card too few its pods wait, all of them; with that card all start."""
     yield "all to wait", lambda: len(place.gated()) == count
-    text = f"{count - 1} of {count} members fit; 1 cards missing"
+    text = f"it can never start here: it needs {count} cards on nodes with of={place.name}, which have"
     yield "one to say why", lambda: text in str([*map(place.told, place.names())])
     yield place.stays()
     place.node(f"{place.name}-more", 1)
@@ -271,7 +271,7 @@ def is_told_and_explained(place: Place, owner: Json, reader: str) -> Scene:
 
     def notes() -> list[str]:
         found = place.stack.cp.api.call("GET", events)["items"]
-        return [event["note"].rstrip(".") for event in found if "cards missing" in event["note"]]
+        return [event["note"].rstrip(".") for event in found if "it can never start here" in event["note"]]
 
     yield f"an Event of {kind}", notes
 

@@ -73,7 +73,7 @@ def test_as_many_as_the_group_says_are_paid_and_start_together(stack: Stack) -> 
 
     place.create("c")
     yield place.all_have(CARDS)
-    yield place.says("a", "2 of 3 members fit; 1 cards missing")
+    yield place.says("a", "it can never start here: it needs 3 cards")
     yield place.stays()
     yield place.all_have(CARDS)
 
@@ -127,7 +127,7 @@ def test_the_pods_of_a_job_start_as_the_group_says_that_its_controller_makes(sta
     job = {"metadata": {"name": "train"}, "spec": {**counts, "scheduling": whole, "template": template}}
     stack.cp.api.call("POST", "/apis/batch/v1/namespaces/job/jobs", job)
 
-    yield "one to say why", lambda: "2 of 3 members fit" in str([*map(place.told, place.names())])
+    yield "one to say why", lambda: "it can never start here" in str([*map(place.told, place.names())])
     yield place.stays()
     yield place.all_have(CARDS)
     place.node("job-2", 1)

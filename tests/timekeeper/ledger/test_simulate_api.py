@@ -118,7 +118,9 @@ def peers_of(
         standings = standings_at(decode_for_extender(polled(), "", 0), 0, 30_000)
         policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
         simulated = Simulator(
-            lambda: SimulationInput(snapshot, standings, policies, 0), into([]), lambda: next(spent_s)
+            lambda: SimulationInput(snapshot=snapshot, standings=standings, policies=policies, now_ms=0),
+            into([]),
+            lambda: next(spent_s),
         )
         try:
             return 200, simulated(body)
