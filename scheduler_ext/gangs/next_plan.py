@@ -9,7 +9,6 @@ from msgspec import structs
 from scheduler_ext.gangs.changes import Decision, Grow, KeepCards, OpenGates
 from scheduler_ext.gangs.held_cards import HeldCards, starting_members
 from scheduler_ext.gangs.memory import AGAIN_MS, AutoscalerTurn, Memory, Seen, Start
-from scheduler_ext.gangs.never import never_text
 from scheduler_ext.gangs.plan import GangPlan, lack_text, missing_cards
 from scheduler_ext.gangs.starting import with_places
 from scheduler_ext.model.pod import Pod
@@ -94,16 +93,17 @@ def suffices(memory: Memory, gang: GangState, plan: GangPlan) -> bool:
     return plan.suffices(1 if memory.of(gang.key).has_run else max(1, gang.needed))
 
 
-def planned(memory: Memory, gang: GangState, pods: Sequence[Pod], plan: GangPlan, seen: Seen) -> Decision:
-    """The plan's cards are kept, and then gates go; or it is noted what the gang lacks."""
+def planned(
+    memory: Memory, gang: GangState, pods: Sequence[Pod], plan: GangPlan, seen: Seen, never: str = ""
+) -> Decision:
+    """The plan's cards are kept, and then gates go; or it is noted what the gang lacks, or why it can never
+    start."""
     key, history = gang.key, memory.of(gang.key)
     if not suffices(memory, gang, plan):
         is_short = missing_cards(plan) > 0 and not history.has_run
         since_ms = seen.at_ms if history.short_ms is None else history.short_ms
         logged_ms = seen.at_ms + AGAIN_MS if seen.at_ms >= history.logged_ms else history.logged_ms
         short_ms = since_ms if is_short else None
-        is_final = not (history.has_run or seen.settings.autoscales)
-        never = never_text(pods, gang.needed, seen.snapshot) if is_final else ""
         lack = never or lack_text(plan)
         history = replace(history, lack=lack, short_ms=short_ms, logged_ms=logged_ms)
         return memory.with_history(key, history), ()

@@ -18,6 +18,7 @@ from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.held_cards import HeldCards
 from scheduler_ext.gangs.memory import Memory, Seen, StartSettings
+from scheduler_ext.gangs.never import never_text
 from scheduler_ext.gangs.next_plan import Loose
 from scheduler_ext.gangs.owners import GangOwners
 from scheduler_ext.gangs.plan import GangPlan, lack_text, place_text, plan
@@ -267,17 +268,20 @@ class GangStarts:
 
     def _try(self, gang: GangState, pods: Sequence[Pod]) -> bool:
         """Keep cards for these members, if enough of them fit."""
-        made, seen = self._plan(gang, pods)
-        does_fit = next_plan.suffices(self._memory, gang, made)
+        made, seen, given = self._plan(gang, pods)
+        does_fit, never = next_plan.suffices(self._memory, gang, made), ""
+        if not does_fit and not self._memory.of(gang.key).has_run:
+            never = never_text(pods, gang.needed, given, self._w.settings.autoscales)
         self.plans["fits" if does_fit else "none"] += 1
         if not does_fit and seen.at_ms >= self._memory.of(gang.key).logged_ms:
-            self._w.log("gang", gang=gang.key, pods=0, why=lack_text(made))
-        self._do(next_plan.planned(self._memory, gang, pods, made, seen))
+            self._w.log("gang", gang=gang.key, pods=0, why=never or lack_text(made))
+        self._do(next_plan.planned(self._memory, gang, pods, made, seen, never))
         return does_fit
 
-    def _plan(self, gang: GangState, pods: Sequence[Pod]) -> tuple[GangPlan, Seen]:
+    def _plan(self, gang: GangState, pods: Sequence[Pod]) -> tuple[GangPlan, Seen, PlanInput]:
         seen = self._seen()
-        return plan(pods, self.given(seen.snapshot, gang), gang.bound), seen
+        given = self.given(seen.snapshot, gang)
+        return plan(pods, given, gang.bound), seen, given
 
     def _do(self, decision: changes.Decision) -> None:
         self._memory, wanted = decision
@@ -289,7 +293,7 @@ class GangStarts:
                     self._w.cache.end_planned(uids)
                     self.failures.update([failure] if failure else [])
                 case changes.PlanAnew(gang, pods):
-                    made, seen = self._plan(gang, pods)
+                    made, seen, _ = self._plan(gang, pods)
                     self._do(starting.planned_anew(self._memory, gang, made, seen))
                 case changes.OpenGates(pods):
                     self._w.calls.open_gates(pods)

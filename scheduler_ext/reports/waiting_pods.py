@@ -13,8 +13,8 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
-from timekeeper.core.cluster_map import MAX_TEXT, MAX_WAITING, held_sentence, posted_text
-from timekeeper.core.names import GATES
+from timekeeper.core.cluster_map import MAX_NAME, MAX_TEXT, MAX_WAITING, held_sentence, posted_text
+from timekeeper.core.names import GANG_GATE, GATES
 from timekeeper.core.texts import gate_sentence
 
 Json = dict[str, Any]
@@ -62,6 +62,7 @@ class WaitingPods:
         decision = self._decisions.of(pod.uid)
         state = _state(pod, snapshot, decision)
         obstacle = self._obstacle(pod, search) if state in ("gated", "refused", "not-asked") else ""
+        gang = pod.gang.name if pod.gang is not None and set(pod.gates) <= {GANG_GATE} else ""
         return {
             "namespace": pod.namespace,
             "name": pod.name,
@@ -71,6 +72,7 @@ class WaitingPods:
             "priority": pod.priority,
             "age_ms": min(max(0, now_ms - pod.asked_ms), _MAX_AGE_MS),
             "reason": posted_text(waiting_reason(pod, decision, obstacle), MAX_TEXT),
+            **({"gang": posted_text(gang, MAX_NAME)} if gang else {}),
         }
 
     def _obstacle(self, pod: Pod, search: ProspectSearch) -> str:

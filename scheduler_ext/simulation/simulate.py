@@ -198,7 +198,7 @@ class _Simulation:
 
     def add_gang(self, pods: Sequence[Pod], gang: Gang) -> dict[str, SimulatedPod]:
         """Decides about all pods of the gang at once, by UID. If too few fit, none takes a card."""
-        planned = self._planned(pods, self.snapshot)
+        planned = plan(pods, self._given(self.snapshot))
         lack = self._lack_of(planned, pods, gang)
         if lack:
             lack += self._kept_from(pods, gang)
@@ -211,9 +211,9 @@ class _Simulation:
         }
         return placed | {pod.uid: _refused(pod, Refusal(planned.why, "gang")) for pod in planned.left}
 
-    def _planned(self, pods: Sequence[Pod], snapshot: Snapshot) -> GangPlan:
+    def _given(self, snapshot: Snapshot) -> PlanInput:
         books = self._books
-        return plan(pods, PlanInput(snapshot, books.standings, books.policies, lambda: books.is_late))
+        return PlanInput(snapshot, books.standings, books.policies, lambda: books.is_late)
 
     def _lack_of(self, planned: GangPlan, pods: Sequence[Pod], gang: Gang) -> str:
         """What the gang would wait for; "" if it would start."""
@@ -222,13 +222,13 @@ class _Simulation:
             return f"{start}: {len(pods)} of {gang.size} members are simulated"
         if planned.suffices(gang.minimum):
             return ""
-        never = "" if self._books.autoscales else never_text(pods, gang.minimum, self.snapshot)
+        never = never_text(pods, gang.minimum, self._given(self.snapshot), self._books.autoscales)
         return f"{start}: {never or lack_text(planned)}"
 
     def _kept_from(self, pods: Sequence[Pod], gang: Gang) -> str:
         """That cards with which the gang would start are kept for another one; "" if they are not."""
         drain = self.snapshot.drain
-        if drain is None or not self._planned(pods, undrain(self.snapshot)).suffices(gang.minimum):
+        if drain is None or not plan(pods, self._given(undrain(self.snapshot))).suffices(gang.minimum):
             return ""
         cards = sum(len(uuids) for _, uuids in drain.cards)
         return f"; {cards} cards are kept for {whose(drain, pods[0].namespace)} {drain.text}"

@@ -80,8 +80,9 @@ class MapNode(Struct, frozen=True, omit_defaults=True):
         check_printable(self, "name", "closed", "undescribed")
 
 
-class MapWaitingPod(Struct, frozen=True):
-    """A pod that is not bound. ``age_ms``: since it was created, when this is sent."""
+class MapWaitingPod(Struct, frozen=True, omit_defaults=True):
+    """A pod that is not bound. ``age_ms``: since it was created, when this is sent; ``gang``: with which it
+    waits for cards."""
 
     namespace: _Name
     name: _Name
@@ -91,9 +92,10 @@ class MapWaitingPod(Struct, frozen=True):
     priority: Annotated[int, whole(2**31, "it must be a whole number of 32 bits", -(2**31))]
     age_ms: Age
     reason: Annotated[str, text(MAX_TEXT)]
+    gang: Annotated[str, text(MAX_NAME)] = ""
 
     def __post_init__(self) -> None:
-        check_printable(self, "namespace", "name", "uid", "state", "standing", "reason")
+        check_printable(self, "namespace", "name", "uid", "state", "standing", "reason", "gang")
 
 
 class MapWaiting(Struct, frozen=True):

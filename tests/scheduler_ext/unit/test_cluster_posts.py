@@ -22,6 +22,7 @@ from scheduler_ext.reports.waiting_pods import MAX_BYTES, MAX_COUNTS_BYTES, Wait
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import CountedRefusal, LastDecision, LastDecisions
+from tests.scheduler_ext.gang_worlds import member
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, read, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card, limits_of
@@ -323,6 +324,18 @@ def test_another_systems_gate_comes_first_and_our_own_after_what_decides(
     pod = structs.replace(read(percent(50, "p")), gates=gates)
 
     assert waiting_reason(pod, None, obstacle).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("gates", "gang"),
+    [(("bursar.dev/gang",), "g"), ((), "g"), (("bursar.dev/budget", "bursar.dev/gang"), "")],
+)
+def test_a_member_that_waits_for_cards_is_posted_with_its_gang(gates: tuple[str, ...], gang: str) -> None:
+    """One that waits for the budget is listed with what is held."""
+    raws = [member("a", gates=gates), waits("c", "single", 1)]
+    told = waiting(lambda: rebuilt([], raws))()
+
+    assert {row["name"]: row.get("gang", "") for row in told["pods"]} == {"a": gang, "single": ""}
 
 
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

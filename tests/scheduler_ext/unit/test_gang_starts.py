@@ -183,7 +183,7 @@ def test_what_the_timekeeper_may_pay_at_once_is_not_said_to_wait_for_its_budget(
     assert "2 wait for their budget or their turn" in world.step(5).says("a")
 
 
-@pytest.mark.parametrize(("standing", "why"), [(SPENT, "has spent its GPU budget"), (CAPPED, "maxGPUs: 1")])
+@pytest.mark.parametrize(("standing", "why"), [(SPENT, "has spent its GPU budget"), (CAPPED, "maxGPUs is 1")])
 def test_no_card_is_kept_where_the_standing_or_a_cap_refuses_the_gang(
     standing: NamespaceStanding, why: str
 ) -> None:
@@ -998,7 +998,12 @@ def test_what_contradicts_the_laws_of_a_start_cannot_be_made() -> None:
         ("wxyz", {"gpu_count": "2"}, "hhl", "needs 8 cards on nodes with pool=h, which have 6"),
         ("wxyz", {"gpu_count": "2"}, "hhh", ""),
         ("wxyz", {"gpu_count": "3"}, "hhh", "needs 12 cards on nodes with pool=h, which have 8"),
-        ("wx", {"gpu_count": "3"}, "hhh", "2 members need 3 cards each; nodes with pool=h take 1 of them"),
+        (
+            "wx",
+            {"gpu_count": "3"},
+            "hhh",
+            "2 members need 3 cards each, and nodes with pool=h take 1 of them",
+        ),
         ("wxyz", {"gpu_percent": "50"}, "lhl", ""),
         ("wxyz", {"gpu_percent": "75"}, "lhl", "needs 3 cards on nodes with pool=h, which have 2"),
         ("wxyz", {"gpu_percent": "50"}, "lll", "needs 2 cards on nodes with pool=h, which have 0"),
@@ -1036,6 +1041,18 @@ def test_cards_of_closed_and_cordoned_nodes_are_not_said_never_to_come() -> None
         world.begin()
         world.put(on(percent(100, "other"), "a", "GPU-0"))
         assert "; 0 of 2 members fit; 2 cards missing of 2; no node takes more" in world.step().says("x")
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_a_gang_above_a_cap_is_told_so_whoever_leaves(group: bool) -> None:
+    cap = Cap(total_milli=2_000)
+    caps = Caps(group="lab", of_group=cap) if group else Caps(own=cap)
+    world = GangWorld({"n": 3}, members("abc"), autoscales=True)
+    world.standings = NamespaceStandings(default=NamespaceStanding("IN_BUDGET", caps=caps))
+
+    says = world.step().says("a")
+
+    assert "it can never start by its caps: it needs 3 cards, and maxGPUs is 2." in says
 
 
 def test_the_domain_that_has_the_most_cards_counts() -> None:

@@ -348,6 +348,28 @@ def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_other
     assert ["No pod waits for a node." in page for page in of_one] == [False, True]
 
 
+def test_gangs_that_wait_for_cards_have_a_row_each(dashboards: Dashboards, visitor: Client) -> None:
+    gated = {"state": "gated", "gang": "train-h"}
+    never = "it can never start here: it needs 16 cards on nodes with pool=h100, which have 12"
+    members = [{**waits(f"train-h-{at}"), **gated, "reason": never} for at in range(4)]
+    others = [{**waits("solo"), "state": "gated"}, {**waits("b-0"), **gated, "namespace": "team-b"}]
+    body = {"total": 6, "pods": [*members, *others], "more": {}}
+    posted = {"version": 1, "nodes": [], "gone": [], "waiting": body, "term": "a-1"}
+    assert dashboards.books.post("/v1/cluster", posted).status_code == 200
+    log_in(visitor)
+
+    page = visitor.get("/waiting", base_url=URL).text
+    table = page.partition('aria-label="Waiting gangs"')[2].partition("</table>")[0]
+
+    assert re.findall(r"/([^/?]+)\?uid=[^>]*>(?:[^<]|<wbr>)+</a> and (\d) more of gang ([^<]+)<", table) == [
+        ("train-h-0", "3", "train-h"),
+        ("b-0", "0", "train-h"),
+    ]
+    assert never in table
+    of_one = visitor.get("/waiting?namespace=team-c", base_url=URL).text
+    assert "Waiting gangs" not in of_one
+
+
 def test_a_lead_passes_the_groups_budget_on_once_for_each_form(
     dashboards: Dashboards, visitor: Client
 ) -> None:

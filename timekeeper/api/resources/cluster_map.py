@@ -78,7 +78,7 @@ class ClusterMapAnswer(Paged):
     nodes: list[NodeOnMap]
 
 
-class WaitingOnMap(MapWaitingPod, frozen=True):
+class WaitingOnMap(MapWaitingPod, frozen=True, kw_only=True):
     """With when it was created."""
 
     created: int

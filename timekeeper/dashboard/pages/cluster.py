@@ -69,18 +69,24 @@ def _ms(written: str | None) -> int | None:
 
 
 def waiting(visit: Visit) -> PageContent:
-    """Held pods in the order of their release, and the pods that no node takes, by how long they wait."""
+    """Held pods in the order of their release, gangs that wait for cards, and the pods that no node takes, by
+    how long they wait. A gang's row is its oldest listed pod's."""
     ask = visit.api.get
     held = part(lambda: ask("/v1/held", namespace=visit.scope, limit=_HELD, after=visit.text("after")))
     unbound = part(lambda: ask("/v1/waiting", namespace=visit.scope))
     if held.refused and unbound.refused:
         raise ApiRefusedError(FORBIDDEN, held.refused)
     pods = [] if unbound.answer is None else unbound.answer["pods"]
+    gangs: dict[tuple[str, str], Json] = {}
+    for each in pods:
+        if each.get("gang"):
+            gangs.setdefault((each["namespace"], each["gang"]), {**each, "pods": 0})["pods"] += 1
     ungated = [each for each in pods if each["state"] != "gated"]
     shown, first, before, after = visit.page_of(ungated, _MAX_SHOWN)
     total = None if unbound.answer is None else unbound.answer["total"]
     values = {
         "held": held,
+        "gangs": list(gangs.values()),
         "unbound": unbound,
         **{"pods": shown, "found": len(ungated), "first": first, "before": before, "after": after},
         "is_whole": total == len(pods),
