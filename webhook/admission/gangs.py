@@ -21,7 +21,7 @@ from timekeeper.core.gang_owners import (
     pod_sets,
     those_beside,
 )
-from timekeeper.core.gangs import foreign_mark, least_said, size_violations
+from timekeeper.core.gangs import foreign_mark, least_said, size_said, size_violations
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.rating.held import least_milli
 from timekeeper.core.values import GPURequest
@@ -189,12 +189,14 @@ def _violations(review: ObjectReview, count: _Count, texts: Texts) -> list[Viola
 def _above_caps(
     starting: Sequence[PodSet], least: Mapping[Path, int], texts: Texts, policy: AdmissionPolicy
 ) -> list[Violation]:
-    """Of a gang without a name of its own, for pods of other owners may have the name, too."""
-    starting = [pods for pods in starting if names.GANG not in texts[pods.path]]
+    """Of a gang that these pods are whole: pods of other owners may have a name that is written on it."""
     if not starting or not policy.caps.is_set:
         return []
     costs = sorted(least[pods.path] for pods in starting for _ in range(pods.count))
-    needed = least_said({"metadata": {"annotations": texts[starting[0].path]}})
+    said = {"metadata": {"annotations": texts[starting[0].path]}}
+    if any(names.GANG in texts[pods.path] for pods in starting) and len(costs) < (size_said(said) or 0):
+        return []
+    needed = least_said(said)
     return list(gang_cap_violations(starting[0].at, sum(costs[:needed]), policy.caps))
 
 

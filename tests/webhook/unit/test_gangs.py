@@ -392,8 +392,13 @@ def test_a_gang_above_the_cap_of_its_namespace_is_refused_at_once() -> None:
     ).refusal  # they come singly
     assert not answered(elastic(), capped(1_000)).refusal  # two of its pods start
     assert answered(elastic(), capped(999)).refusal
-    of_many = {"bursar.dev/gang": "a", SIZE: "4"}
-    assert not answered(job(template(**of_many)), capped(1_500)).refusal  # others may have the name
+    named = {"bursar.dev/gang": "a", SIZE: "4"}
+    for policy in (capped(1_500), replace(capped(1_500), finds_gangs=False)):
+        assert answered(job(template(**named)), policy).refusal == answer.refusal
+    assert not answered(job(template(**named)), capped(2_000)).refusal
+    assert not answered(job(template(**named, **{MINIMUM: "3"})), capped(1_500)).refusal
+    of_many = named | {SIZE: "5"}
+    assert not answered(job(template(**of_many)), capped(1_500)).refusal  # others have the name, too
     assert not of_owner(object_review(job(template(), 3), after(job(template()))), capped(500)).refusal
 
 
