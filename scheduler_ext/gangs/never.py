@@ -8,6 +8,7 @@ from scheduler_ext.gangs.capacity import PlanInput
 from scheduler_ext.gangs.domains import called, label_value
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.dialects.moments import cards_at_once
 from timekeeper.core.dialects.nvidia import GPU
 from timekeeper.core.kube.node_constraints import NodeConstraints
 from timekeeper.core.rating.held import cards_text, least_milli
@@ -32,7 +33,12 @@ def never_text(pods: Sequence[Pod], needed: int, given: PlanInput, autoscales: b
                 f"it can never start by its caps: it needs {cards_text(milli)} cards, and maxGPUs is {most}"
             )
     asks = [each.ask for _, request in kinds for each in request.asks]
-    if autoscales or any(pod.waits_for_devices for pod in pods) or any(ask.resources for ask in asks):
+    if (
+        autoscales
+        or not kinds
+        or any(pod.waits_for_devices for pod in pods)
+        or any(ask.resources for ask in asks)
+    ):
         return ""  # parts of cards and devices of claims are counted in other ways
     if any(request.same_gpu or request.by_set for _, request in kinds):
         return ""
@@ -51,8 +57,9 @@ def _least(kinds: Mapping[Kind, int]) -> list[int]:
 def _lack(kinds: Mapping[Kind, int], needed: int, label: str, snapshot: Snapshot) -> str:
     every = _least(kinds)
     milli = sum(every[:needed])
-    # of pods that are alike: how many cards one takes whole on its node
-    whole = every[0] // WHOLE_MILLI if len(kinds) == 1 and every and not every[0] % WHOLE_MILLI else 0
+    # of pods that are alike, with whole cards on one node or a part of one card
+    (_, request), alike = next(iter(kinds)), every[0] if len(kinds) == 1 else 0
+    alike = alike if not alike % WHOLE_MILLI or cards_at_once(request.asks) == 1 else 0
     cards, takes = Counter[str](), Counter[str]()
     for node in snapshot.nodes.values():
         there = node.node_object
@@ -71,8 +78,9 @@ def _lack(kinds: Mapping[Kind, int], needed: int, label: str, snapshot: Snapshot
             return ""  # the second: a plugin that shares cards
         count = sum(any(allowed(request, card) for request in asked) for card in there.cards)
         cards[domain] += count
-        takes[domain] += count // whole if whole else 0
-        if cards[domain] * WHOLE_MILLI >= milli and (not whole or takes[domain] >= needed):
+        parts = WHOLE_MILLI // alike if 0 < alike < WHOLE_MILLI else 1
+        takes[domain] += count * parts * WHOLE_MILLI // max(alike, WHOLE_MILLI)
+        if cards[domain] * WHOLE_MILLI >= milli and (not alike or takes[domain] >= needed):
             return ""
     selectors = {constraints.selector for constraints, _ in kinds}
     selector = ",".join(f"{key}={value}" for key, value in selectors.pop()) if len(selectors) == 1 else ""
@@ -81,5 +89,5 @@ def _lack(kinds: Mapping[Kind, int], needed: int, label: str, snapshot: Snapshot
     best, most = max(cards.values(), default=0), max(takes.values(), default=0)
     lack = f"it needs {cards_text(milli)} cards on {where}, which have {best}{' at most' if label else ''}"
     if best * WHOLE_MILLI >= milli:
-        lack = f"{needed} members need {whole} cards each, and {where} take {most} of them"
+        lack = f"{needed} members need {cards_text(alike)} cards each, and {where} take {most} of them"
     return f"it can never start here: {lack}"

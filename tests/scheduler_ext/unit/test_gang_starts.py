@@ -1005,6 +1005,12 @@ def test_what_contradicts_the_laws_of_a_start_cannot_be_made() -> None:
             "2 members need 3 cards each, and nodes with pool=h take 1 of them",
         ),
         ("wxyz", {"gpu_percent": "50"}, "lhl", ""),
+        (
+            "wxy",
+            {"gpu_percent": "60"},
+            "lhl",
+            "3 members need 0.6 cards each, and nodes with pool=h take 2 of them",
+        ),
         ("wxyz", {"gpu_percent": "75"}, "lhl", "needs 3 cards on nodes with pool=h, which have 2"),
         ("wxyz", {"gpu_percent": "50"}, "lll", "needs 2 cards on nodes with pool=h, which have 0"),
     ],

@@ -73,7 +73,9 @@ def test_as_many_as_the_group_says_are_paid_and_start_together(stack: Stack) -> 
 
     place.create("c")
     yield place.all_have(CARDS)
-    yield place.says("a", "it can never start here: it needs 3 cards")
+    yield place.says(
+        "a", "it can never start here: 3 members need 0.6 cards each, and nodes with of=whole take 2"
+    )
     yield place.stays()
     yield place.all_have(CARDS)
 

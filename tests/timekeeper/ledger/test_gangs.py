@@ -384,8 +384,8 @@ def test_a_gang_is_one_of_the_held_and_is_counted_once_by_the_explanation(gangs:
         " the namespace is ahead"
     )
     assert needs("c") == (
-        f"gang g needs 0.5 GPU-hours at once, for 600 s at the rate 3; {left}: 0.5 are missing; 0 held pods"
-        " of the namespace are ahead"
+        f"gang g needs 0.5 GPU-hours at once, for 600 s at the rate 3; {left}: 0.5 are missing; never by the"
+        " present budget: it needs 0.5 of 0 granted a period; 0 held pods of the namespace are ahead"
     )
 
 
@@ -406,7 +406,8 @@ def test_what_a_gang_waits_for_is_said_first_and_no_two_amounts_look_the_same(ga
 
     needs = (
         "0.5 GPU-hours at once{}, for 600 s at the rate 3; team-a has 0.4999999 GPU-hours of its budget left"
-        " until 2026-12-01T00:00:00Z: 0.0000001 are missing"
+        " until 2026-12-01T00:00:00Z: 0.0000001 are missing; never by the present budget: it needs 0.5 of"
+        " 0.4999999 granted a period"
     )
     unpaid = "Gang g starts whole: 3 of 3 members exist; 3 wait for their budget or their turn."
     rows = [waits("a") | {"reason": unpaid}, waits("b") | {"reason": ""}, waits("x") | {"reason": "other"}]
@@ -425,5 +426,5 @@ def test_what_a_gang_waits_for_is_said_first_and_no_two_amounts_look_the_same(ga
         "abc",
         "The scheduling gate bursar.dev/budget holds this pod until the GPU budget of namespace team-a can"
         f" pay all of its gang g: {needs.format(' (0.1666667 of them for this pod)')}. Held pods of the"
-        " namespace that go before it: 0. Released at the earliest: 2027-01-01T00:00:00Z.",
+        " namespace that go before it: 0. Released at the earliest: not by the present budget.",
     )

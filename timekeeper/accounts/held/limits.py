@@ -243,7 +243,7 @@ class _Account:
 
     def earliest_ms(self, pod: HeldPod) -> int | None:
         """Add the pod. From when the account can reserve what it and those before it need: now, or from the
-        beginning of a later period, each of which adds its amount. A pod that declares its time is released
+        beginning of a later period, each of which adds its amount. A gang and a pod that declares its time go
         only if one period's amount pays its part."""
         span, length_ms = self.statement.account.span, pod.length_ms or self.lookahead_ms
         alone = pod.rate_milli * min(length_ms, span.length_ms)
@@ -253,7 +253,7 @@ class _Account:
         keeps = budget.on_exhausted in KEEPING or budget.reserve == "declared" or pod.length_ms > 0
         if remaining is None or budget.amount is None or not keeps:
             return self.now_ms
-        if pod.length_ms and alone > max(budget.amount, remaining):
+        if (pod.length_ms or pod.is_gang) and alone > max(budget.amount, remaining):
             return None
         if remaining > 0 and self.present <= remaining:
             return self.now_ms
