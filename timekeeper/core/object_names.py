@@ -172,6 +172,7 @@ OWNER = rf"{KIND}/{NAME}"
 NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAMESPACE}"  # whose budget it is: a namespace, or ``_group.NAME``
 
+MAX_OWNERS = 4  # of an object, under which it is recorded: any user may name many
 # written by vCluster's syncer (v0.35) on the pods of all virtual namespaces, which lie in one of ours
 _VIRTUAL_NAMESPACE = "vcluster.loft.sh/object-namespace"
 _VIRTUAL_OWNERS = "vcluster.loft.sh/owner-references"
@@ -197,6 +198,13 @@ def owner_of(metadata: Json) -> str:
     is_deployments = kind == "ReplicaSet" and deployment != name
     owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
     return owner if _OWNER.fullmatch(owner) else ""
+
+
+def owners_of(metadata: Json) -> tuple[str, ...]:
+    """The first owners that it names, each as `owner_of` has its controller."""
+    references = map(mapping, sequence(metadata.get("ownerReferences"))[:MAX_OWNERS])
+    alone = ({**metadata, "ownerReferences": [{**each, "controller": True}]} for each in references)
+    return tuple(dict.fromkeys(filter(None, map(owner_of, alone))))
 
 
 def controller_of(metadata: Json) -> tuple[str, ...]:

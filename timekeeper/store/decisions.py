@@ -246,6 +246,14 @@ def jobs_of(connection: Connection, namespace: str, name: str) -> tuple[str, ...
     return tuple(sorted(found)[-_MAX_JOBS:])
 
 
+def owners_named(connection: Connection, namespace: str, kind: str, name: str) -> tuple[str, ...]:
+    """The owners of this name with decisions whose kind is this one in other letters, or its plural."""
+    its, kinds = DECISIONS.c, {kind.lower(), kind.lower().removesuffix("s")}
+    named = select(its.owner).distinct().where(its.namespace == namespace)
+    found = connection.scalars(named.where(its.owner.endswith(f"/{name}", autoescape=True)).limit(_MOST_ROWS))
+    return tuple(each for each in found if each.partition("/")[0].lower() in kinds)
+
+
 def controllers_of(connection: Connection, namespace: str, kind: str, name: str) -> tuple[str, ...]:
     """The controllers of the pods of a workload of `BY_LABEL`, as ``Job/name``: by what its gangs waited for,
     and by its sessions."""

@@ -1,5 +1,6 @@
 """What a review decided about a pod or a pod template, as the record that people read later."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core.admission.admission import Admission
@@ -18,7 +19,7 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.dialects.others.claims import is_known
 from timekeeper.core.json_values import mapping
-from timekeeper.core.object_names import owner_of
+from timekeeper.core.object_names import owner_of, owners_of
 from timekeeper.core.request.request import canonical
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
@@ -83,6 +84,14 @@ def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> De
         figures=figures,
         owner=owner or f"{review.kind}/{name}",
     )
+
+
+def of_each_owner(decision: Decision, review: PodReview | ObjectReview) -> Iterator[Decision]:
+    """A refusal is recorded under every owner that the refused object names, beside its own subject."""
+    yield decision
+    refused = review.pod if isinstance(review, PodReview) else review.object
+    others = owners_of(mapping(refused.get("metadata"))) if decision.kind == REFUSED else ()
+    yield from (replace(decision, owner=owner) for owner in others if owner != decision.owner)
 
 
 def by_account(decision: Decision, group: str) -> Decision:

@@ -41,7 +41,9 @@ def create_calls(
 
     def recorded(review: PodReview | ObjectReview, decision: Decision | None) -> None:
         if decision is not None and not review.dry_run:
-            record(decisions.by_account(decision, admission.deciding_group(review.namespace)))
+            group = admission.deciding_group(review.namespace)
+            for each in decisions.of_each_owner(decision, review):
+                record(decisions.by_account(each, group))
 
     admitting = Lock()  # a large review has a thread of its own
 
@@ -64,7 +66,10 @@ def create_calls(
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
         policy, is_held = admission.policy_for(review.namespace), admission.holds(review.namespace)
-        answer = workloads.judge(review, policy, template_paths, is_held)
+        return of_owner(review, workloads.judge(review, policy, template_paths, is_held))
+
+    def of_owner(review: ObjectReview, answer: AdmissionAnswer) -> AdmissionAnswer:
+        notice(review, answer)
         recorded(review, decisions.of_template(review, answer, monotonic_ms()))
         return answer
 
@@ -72,7 +77,7 @@ def create_calls(
         return workloads.with_jobs_duration(review, admission.policy_for(review.namespace))
 
     def of_gang(review: ObjectReview) -> AdmissionAnswer:
-        return gangs.of_owner(review, admission.policy_for(review.namespace))
+        return of_owner(review, gangs.of_owner(review, admission.policy_for(review.namespace)))
 
     def of_claim(review: ObjectReview) -> AdmissionAnswer:
         return claims.with_toleration(review, admission.policy_for(review.namespace), uuid4().hex)

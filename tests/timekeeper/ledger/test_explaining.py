@@ -199,6 +199,19 @@ def test_a_deployment_without_pods_is_explained_by_the_refusals_of_its_pods(home
         )
 
 
+@pytest.mark.parametrize("kind", ["notebook", "notebooks", "Notebook", "NOTEBOOK"])
+def test_an_owner_of_any_kind_is_explained_by_what_was_refused_for_it(home: Town, kind: str) -> None:
+    refused = posted(
+        kind="refused", reason="AboveCap", name="", generate_name="", uid="", figures={"message": "8"}
+    )
+    for owner in ("Notebook/nb", "Notebook/nb-2", "Other/nb"):
+        post(home, refused | {"owner": owner})
+
+    steps = home.get(f"/v1/explain/team-a/{kind}/nb").get_json()["steps"]
+
+    assert [each["owner"] for each in steps] == ["Notebook/nb"]
+
+
 def test_a_cron_job_is_explained_by_its_own_template_and_its_jobs(home: Town) -> None:
     others = (
         "Job/night-29400000",

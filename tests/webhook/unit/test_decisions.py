@@ -213,4 +213,16 @@ def test_a_refused_template_is_recorded_under_its_workload_and_a_replica_set_und
     made["metadata"]["ownerReferences"] = [owner]
     assert [each.owner for each in of_template(made)] == ["Deployment/web"]
     assert of_template(made, dryRun=True) == []
+    notebook = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "Notebook",
+        "name": "nb",
+        "uid": "u",
+        "controller": True,
+    }
+    made = workload("StatefulSet", BAD, name="nb")
+    made["metadata"]["ownerReferences"] = [notebook, {**owner, "kind": "Team", "controller": False}]
+    assert [each.owner for each in of_template(made)] == ["StatefulSet/nb", "Notebook/nb", "Team/web"]
+    made["metadata"]["ownerReferences"] = [{**notebook, "name": f"nb-{at}"} for at in range(9)]
+    assert len(of_template(made)) == 5
     assert of_template(workload("Deployment", GOOD)) == []

@@ -9,6 +9,7 @@ from tests.webhook.worlds import admitted, half, mutated
 from tests.worlds import container
 from timekeeper.core.admission.policy import Standing
 from webhook.server.owner_events import MAX_PER_NAMESPACE, OwnerEvents
+from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}
@@ -75,6 +76,26 @@ def test_what_the_namespace_has_used_meanwhile_and_the_pod_asks_for_makes_no_oth
         "(onExhausted: deny). New GPU pods are refused until the budget is raised. Ask your "
         "budget administrator."
     )
+
+
+def test_all_owners_of_a_workload_that_is_refused_get_an_event_whatever_the_rule() -> None:
+    queue = Queue()
+    notebook = {"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "name": "nb", "uid": "uid-nb"}
+    made = {"metadata": {"ownerReferences": [{**notebook, "controller": True}, OWNER, {"kind": "Job"}]}}
+    asked = ObjectReview(
+        uid="1", operation="CREATE", subresource="", group="apps", kind="StatefulSet", namespace="team-a",
+        name="nb", dry_run=False, object=made, old={},
+    )  # fmt: skip
+    refused = AdmissionAnswer("refused", refusal="8 GPUs; allowed: 2", rules=(("above-cap", "enforce"),))
+
+    queue.hear(asked, refused)
+    queue.hear(replace(asked, dry_run=True), refused)
+    queue.hear(asked, AdmissionAnswer("passed"))
+
+    text = "Its StatefulSet is refused: 8 GPUs; allowed: 2"
+    assert queue.posted == [
+        ({**owner, "namespace": "team-a"}, "Refused", text, "Warning") for owner in (notebook, OWNER)
+    ]
 
 
 @pytest.mark.parametrize(

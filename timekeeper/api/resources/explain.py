@@ -53,7 +53,14 @@ from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
 from timekeeper.store import held_pods, sessions, would
-from timekeeper.store.decisions import DecisionFilter, DecisionRow, controllers_of, jobs_of, page
+from timekeeper.store.decisions import (
+    DecisionFilter,
+    DecisionRow,
+    controllers_of,
+    jobs_of,
+    owners_named,
+    page,
+)
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.workloads import BY_LABEL
 from timekeeper.store.ledger import pulse
@@ -156,6 +163,10 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         if kind == _CRON_JOB:
             jobs = jobs_of(connection, which.namespace, name)
             which = replace(which, owners=(*which.owners, *jobs))
+        if which.owners and kind not in _KINDS.values():  # written in other letters than the kind has
+            which = replace(
+                which, owners=owners_named(connection, which.namespace, kind, name) or which.owners
+            )
         if kind in BY_LABEL:
             makers = controllers_of(connection, which.namespace, kind, name)
             which = replace(which, owners=(*which.owners, *makers))
