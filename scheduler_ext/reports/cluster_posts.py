@@ -27,7 +27,7 @@ from timekeeper.core.cluster_map import (
 from timekeeper.core.findings import RoleFinding, counted, published
 from timekeeper.core.rating.parts import share_of
 from timekeeper.core.request.card_amounts import NO_AMOUNT, CardAmount
-from timekeeper.core.values import Card
+from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.edge.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 Json = dict[str, Any]
@@ -173,8 +173,14 @@ def _body(
 def _node(node: NodeInfo) -> Json:
     closed = posted_text(why_closed(node), MAX_TEXT)
     view: Json = {"name": node.name, "closed": closed, "cards": _cards(node)}
-    if node.unnamed:
-        view["unnamed"] = _amount(node.unnamed)
+    unused = [card for card in view["cards"] if card["healthy"] and not card["used_share_milli"]]
+    unnamed = node.unnamed
+    if unnamed and unnamed >= len(unused):  # all of these are held
+        for card in unused:
+            card |= {"used_share_milli": WHOLE_MILLI, "used_memory_mib": card["memory_mib"]}
+        unnamed -= len(unused)
+    if unnamed:
+        view["unnamed"] = _amount(unnamed)
     if node.undescribed:
         view["undescribed"] = posted_text(node.undescribed, MAX_TEXT)
     return view

@@ -113,6 +113,20 @@ def test_cards_that_only_the_plugin_could_name_are_counted_on_their_node() -> No
     assert {name: each.get("unnamed") for name, each in posted.items()} == {"n": 2, "m": None}
 
 
+def test_where_all_that_a_plugin_gives_out_is_held_each_such_card_is_and_the_others_are_unhealthy() -> None:
+    """Eight cards of which the plugin calls two unhealthy; it alone knows which."""
+    there = {**bare("n", {"nvidia.com/gpu": "8"})}
+    there["status"] = {**there["status"], "allocatable": {"nvidia.com/gpu": "6"}}
+    pods = [bound(asking(limits_of("main", nvidia_com__gpu="3"), name=name), "n", None) for name in "pq"]
+    world = World(rebuilt([there], pods))
+    world.step()
+
+    (posted,) = world.client.bodies[0]["nodes"]
+    shown = [(each["healthy"], each["used_share_milli"]) for each in posted["cards"]]
+    assert shown == [(True, 1_000)] * 6 + [(False, 0)] * 2
+    assert "unnamed" not in posted
+
+
 def bare(name: str, capacity: dict[str, str]) -> Json:
     """A node without an inventory."""
     return {"metadata": {"name": name}, "status": {"capacity": capacity, "allocatable": capacity}}

@@ -229,7 +229,7 @@ def test_pods_of_a_pod_group_start_once_its_minimum_is_there_and_fits() -> None:
     world.groups["team-a/g"] = 3
     world.steps(2)
     assert (noted(world), world.planned) == (dict.fromkeys("abc", "3"), {})
-    assert "2 of 3 members fit; 1 cards missing" in world.says("a")
+    assert "it can never start here: it needs 3 cards" in world.says("a")
     world.put_node("m", 1)
     world.steps(6)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_ext.reports.findings import findings
 from scheduler_ext.reports.prospects import MAX_LOOKS, UNKNOWN, Hole, Prospects, ProspectSearch
 from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
 from tests.worlds import card, container, limits_of
@@ -174,3 +175,23 @@ def test_cards_that_a_plugin_alone_could_name_are_held_too() -> None:
 
     assert usable is not None
     assert (usable.cards, usable.has_for(waits), search.of(waits).hole) == (2, False, None)
+
+
+def given_out(allocatable: str) -> Json:
+    """A node of eight cards of which its plugin gives out so many, without an inventory."""
+    raw = without_inventory("n")
+    return {**raw, "status": {**raw["status"], "allocatable": {"nvidia.com/gpu": allocatable}}}
+
+
+@pytest.mark.parametrize("allocatable", ["0", "8"])
+def test_cards_that_their_plugin_calls_unhealthy_are_there(allocatable: str) -> None:
+    pod = asking(limits_of("main", nvidia_com__gpu="1"), nodeSelector={"pool": "h100"})
+    there = labelled(given_out(allocatable), pool="h100")
+
+    obstacle = prospects([there], pod).obstacle
+
+    unhealthy = "no node that it may use takes it, even when empty: n: "
+    assert obstacle.startswith(unhealthy) if allocatable == "0" else not obstacle
+    assert "healthy" in obstacle or allocatable == "8"
+    found = list(findings(rebuilt([there], []), 0))
+    assert "no-agent" not in {each.code for each in found}

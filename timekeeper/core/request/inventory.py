@@ -1,6 +1,7 @@
 """The cards of a node: from the inventory of Bursar's agent, or as the node plugin of a dialect describes
 them."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache
@@ -79,11 +80,22 @@ def time_slices(node: NodeFacts, cards: Collection[Card]) -> int:
 
 
 def counted_cards(raw: Json) -> tuple[Card, ...] | None:
-    """The cards of a Node object of which `read_cards` knows nothing: as many as its plugin has to give out;
-    None if no plugin does that alone."""
-    allocatable = gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable")))
-    facts = replace(node_facts(raw), capacity=allocatable)
-    return next(filter(None, (each.counted_cards(facts) for each in dialects_of(facts))), None)
+    """The cards of a Node object of which `read_cards` knows nothing: as many as its plugin has; None if no
+    plugin does that alone. Those that it does not give out, for none of that kind is allocatable, are
+    unhealthy."""
+    facts, listed = node_facts(raw), mapping(mapping(raw.get("status")).get("allocatable"))
+    facts = replace(facts, capacity={name: facts.capacity[name] for name in facts.capacity if name in listed})
+    dialect = next((each for each in dialects_of(facts) if each.counted_cards(facts)), None)
+    if dialect is None:
+        return None
+    given = Counter(
+        card.resources for card in dialect.counted_cards(replace(facts, capacity=gpu_amounts(listed)))
+    )
+    cards = []
+    for card in dialect.counted_cards(facts):
+        cards.append(replace(card, healthy=given[card.resources] > 0))
+        given[card.resources] -= 1
+    return tuple(cards)
 
 
 def runtime_plugins(raw: Json) -> tuple[str, ...]:

@@ -206,7 +206,8 @@ def read_node(raw: Json) -> KnownNode:
         others,
         tuple(sorted(gpus)),
         tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
-        (len(cards or counted_cards(raw) or ()) + more) or max(gpus.values(), default=0),
+        (len(cards or [card for card in counted_cards(raw) or () if card.healthy]) + more)
+        or max(gpus.values(), default=0),
         came_ms if names.INVENTORY in annotations_of(raw) else 0,
         ready_status(raw),
         sight,
