@@ -29,19 +29,11 @@ def never_text(pods: Sequence[Pod], needed: int, given: PlanInput, autoscales: b
     for cap in (standing.caps.own, standing.caps.of_group) if standing.watched is None else ():
         if cap.total_milli is not None and milli > cap.total_milli:
             most = cards_text(cap.total_milli)
-            return (
-                f"it can never start by its caps: it needs {cards_text(milli)} cards, and maxGPUs is {most}"
-            )
-    asks = [each.ask for _, request in kinds for each in request.asks]
-    if (
-        autoscales
-        or not kinds
-        or any(pod.waits_for_devices for pod in pods)
-        or any(ask.resources for ask in asks)
-    ):
+            return f"it can never start by maxGPUs: it needs {cards_text(milli)} cards, and may hold {most}"
+    named = any(each.ask.resources for _, request in kinds for each in request.asks)
+    by_sets = any(request.same_gpu or request.by_set for _, request in kinds)
+    if autoscales or not kinds or named or by_sets or any(pod.waits_for_devices for pod in pods):
         return ""  # parts of cards and devices of claims are counted in other ways
-    if any(request.same_gpu or request.by_set for _, request in kinds):
-        return ""
     label, snapshot = next((pod.gang.topology for pod in pods if pod.gang), ""), given.snapshot
     told = _lack(kinds, needed, label, snapshot)
     for kind, count in kinds.items() if len(kinds) > 1 and not told else ():

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 MAX_BYTES = 200_000  # of pods in one post; the timekeeper takes 256 KiB
 MAX_COUNTS_BYTES = 40_000
 _MAX_AGE_MS = 30 * 86_400_000
+_NO_CLAIMS = "it waits for its claims, which a ResourceQuota may refuse: kubectl describe pod has the reason"
 _ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message
 
 
@@ -94,7 +95,7 @@ def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> st
     if obstacle or gate:
         return obstacle or gate
     if decision is None:
-        return pod.unschedulable_because
+        return pod.unschedulable_because or (_NO_CLAIMS if pod.waits_for_devices else "")
     if decision.bind_error:
         return decision.bind_error
     counted = _ALL_NODES.match(pod.unschedulable_because)

@@ -305,6 +305,10 @@ def test_what_decides_first_is_the_reason_why_a_pod_waits() -> None:
     assert why(None) == taint
     assert why(decision) == "no card has 50 percent free (40 of 41 nodes)"
     assert why(decision, by_itself) == by_itself
+    assert pod.request is not None
+    claims = structs.replace(pod, request=replace(pod.request, dialect="claims"), unschedulable_because="")
+    assert "which a ResourceQuota may refuse" in waiting_reason(claims, None, "")
+    assert waiting_reason(structs.replace(claims, unschedulable_because=taint), None, "") == taint
     failed = replace(decision, bind_error="the node's plugin is busy")
     assert why(failed, by_itself) == "the node's plugin is busy"
     assert why(failed, obstacle="no node has GPU cards") == "no node has GPU cards"

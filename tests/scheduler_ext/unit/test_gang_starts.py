@@ -183,7 +183,10 @@ def test_what_the_timekeeper_may_pay_at_once_is_not_said_to_wait_for_its_budget(
     assert "2 wait for their budget or their turn" in world.step(5).says("a")
 
 
-@pytest.mark.parametrize(("standing", "why"), [(SPENT, "has spent its GPU budget"), (CAPPED, "maxGPUs is 1")])
+@pytest.mark.parametrize(
+    ("standing", "why"),
+    [(SPENT, "has spent its GPU budget"), (CAPPED, "by maxGPUs: it needs 2 cards, and may hold 1")],
+)
 def test_no_card_is_kept_where_the_standing_or_a_cap_refuses_the_gang(
     standing: NamespaceStanding, why: str
 ) -> None:
@@ -1058,7 +1061,7 @@ def test_a_gang_above_a_cap_is_told_so_whoever_leaves(group: bool) -> None:
 
     says = world.step().says("a")
 
-    assert "it can never start by its caps: it needs 3 cards, and maxGPUs is 2." in says
+    assert "it can never start by maxGPUs: it needs 3 cards, and may hold 2." in says
 
 
 def test_the_domain_that_has_the_most_cards_counts() -> None:

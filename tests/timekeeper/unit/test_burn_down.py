@@ -7,7 +7,7 @@ import pytest
 from tests.worlds import Json
 from timekeeper.dashboard.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
 from timekeeper.dashboard.pages.accounts import picture_of
-from timekeeper.dashboard.pages.budgets import by_period
+from timekeeper.dashboard.pages.budgets import by_period, state_of
 
 DAY = 86_400_000
 HOUR = 3_600_000_000  # a GPU-hour
@@ -184,3 +184,16 @@ def test_the_legend_names_the_zone_of_the_dates_of_the_axis(zone: str) -> None:
     assert found.zone == zone
     days = {"UTC": ("03", "05"), "Pacific/Auckland": ("03", "05"), "Pacific/Kiritimati": ("03", "05")}[zone]
     assert tuple(tick.text for tick in found.across[:2]) == tuple(f"2026-10-{day}" for day in days)
+
+
+@pytest.mark.parametrize(
+    ("exhausted", "ends", "state"),
+    [(None, 100, "fine"), (99, 100, "early"), (100, 100, "fine"), (900, 100, "fine"), (900, None, "early")],
+)
+def test_a_budget_runs_out_early_within_its_own_period(
+    exhausted: int | None, ends: int | None, state: str
+) -> None:
+    """An hour's budget does not by the date of its group's month."""
+    budget = {"standing": "IN_BUDGET", "warnAtMilli": None, "ratioMilli": 100, "exhaustedAt": exhausted}
+
+    assert state_of({**budget, "deciding": {"remaining": 5}, "period": {"from": 0, "to": ends}}) == state

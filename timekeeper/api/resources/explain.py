@@ -164,9 +164,8 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             jobs = jobs_of(connection, which.namespace, name)
             which = replace(which, owners=(*which.owners, *jobs))
         if which.owners and kind not in _KINDS.values():  # written in other letters than the kind has
-            which = replace(
-                which, owners=owners_named(connection, which.namespace, kind, name) or which.owners
-            )
+            named = owners_named(connection, which.namespace, kind, name)
+            which = replace(which, owners=named or which.owners)
         if kind in BY_LABEL:
             makers = controllers_of(connection, which.namespace, kind, name)
             which = replace(which, owners=(*which.owners, *makers))

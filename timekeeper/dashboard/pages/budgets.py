@@ -121,8 +121,8 @@ def urgency(budget: Json) -> tuple[int, int]:
 
 
 def state_of(budget: Json) -> str:
-    """Over its budget; near its end by its own warning; early: used up in this period at the present rate;
-    fine; or without a limit."""
+    """Over its budget; near its end by its own warning; early: used up at the present rate, by its own or its
+    group's account, before its own period ends; fine; or without a limit."""
     if budget["standing"] == "OVER_BUDGET":
         return OVER
     if budget["deciding"]["remaining"] is None:
@@ -130,7 +130,8 @@ def state_of(budget: Json) -> str:
     warned, ratio = budget["warnAtMilli"], budget["ratioMilli"]
     if warned is not None and ratio is not None and ratio >= warned:
         return NEAR
-    return FINE if budget["exhaustedAt"] is None else EARLY
+    at_ms, end_ms = budget["exhaustedAt"], budget["period"]["to"]
+    return FINE if at_ms is None or at_ms >= (end_ms or inf) else EARLY
 
 
 def used_of(budget: Json) -> int:
