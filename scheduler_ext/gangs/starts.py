@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.gang_calls import GangCalls
 from scheduler_ext.gangs import changes, ending, following, next_plan, starting
-from scheduler_ext.gangs.capacity import PlanInput
+from scheduler_ext.gangs.capacity import PlanInput, never_text
 from scheduler_ext.gangs.drains import GangDrains
 from scheduler_ext.gangs.held_cards import HeldCards
 from scheduler_ext.gangs.memory import Memory, Seen, StartSettings
-from scheduler_ext.gangs.never import never_text
 from scheduler_ext.gangs.next_plan import Loose
 from scheduler_ext.gangs.owners import GangOwners
 from scheduler_ext.gangs.plan import GangPlan, lack_text, place_text, plan

@@ -14,8 +14,7 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.gangs.capacity import PlanInput, shape_of
-from scheduler_ext.gangs.never import never_text
+from scheduler_ext.gangs.capacity import PlanInput, never_text, shape_of
 from scheduler_ext.gangs.plan import GangPlan, lack_text, plan
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings

@@ -66,7 +66,11 @@ class Dashboards:
             self.books.reviews.denied |= {("reader", "get", resource, where) for where in denied}
         login = OidcLogin(oidc, self.books.logins, self.books.clock) if oidc else None
         served = with_dashboard(
-            self.books.app, self.books.clock, oidc=login, zone=self.books.services.ledger.zone_now
+            self.books.app,
+            self.books.clock,
+            oidc=login,
+            zone=self.books.services.ledger.zone_now,
+            gate=self.books.services.gate,
         )
 
         def stated(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:

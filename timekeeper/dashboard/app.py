@@ -12,6 +12,7 @@ from werkzeug.exceptions import HTTPException
 
 from timekeeper.api import sheets
 from timekeeper.api.create_app import ROUTES
+from timekeeper.api.http.routes import may
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
@@ -34,6 +35,7 @@ from timekeeper.dashboard.responses import (
 )
 from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
 from timekeeper.log import log_exception
+from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import subject_of
 
 if TYPE_CHECKING:
@@ -82,12 +84,15 @@ def with_dashboard(
     token_file: str = "",
     oidc: OidcLogin | None = None,
     zone: Callable[[], tzinfo] = lambda: UTC,
+    gate: Gate | None = None,
 ) -> "WSGIApplication":
     """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970; ``only_meter``:
     of a ledger alone; ``token_file``: where its one visitor finds the token, "": visitors have accounts;
-    ``oidc``: the login by a provider, None: by tokens alone; ``zone``: the budgets', of all times shown."""
+    ``oidc``: the login by a provider, None: by tokens alone; ``zone``: the budgets', of all times shown;
+    ``gate``: the API's, None: all tabs are shown."""
     dashboard = create_dashboard(api, clock, oidc, zone)
     dashboard.jinja_env.globals["has_extender"] = not only_meter
+    dashboard.jinja_env.globals["opens"] = lambda path, chosen: _opens(gate, path, chosen)
     dashboard.jinja_env.globals["token_file"] = token_file
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -244,6 +249,20 @@ def _own_page(visit: Visit) -> str:
     if visit.home == LEADS:
         return f"/groups/{segment(subject_of(sessions.token_of(request)).rpartition(':')[2])}"
     return f"/namespaces/{segment(visit.home)}"
+
+
+_NEEDS = {"/map": "sessions", "/waiting": "sessions", "/decisions": "decisions"}
+
+
+def _opens(gate: Gate | None, path: str, chosen: str) -> bool:
+    """Whether a tab is shown: not to one who reads all budgets, and nothing of this page."""
+    resource, token = _NEEDS.get(path), f"Bearer {sessions.token_of(request)}"
+    if gate is None or resource is None or chosen.startswith(GROUP):
+        return True
+    if not may(lambda: gate.allow(token, "get", "budgets")):
+        return True
+    is_of_all = may(lambda: gate.allow(token, "get", resource))
+    return is_of_all or (chosen != "" and may(lambda: gate.allow(token, "get", resource, chosen)))
 
 
 def _add_static(app: Flask) -> None:

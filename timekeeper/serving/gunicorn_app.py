@@ -172,6 +172,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
             _token_file(settings),
             OidcLogin(settings.oidc, logins, now_ms) if settings.oidc.issuer else None,
             services.ledger.zone_now,
+            services.gate,
         ),
         settings.threads,
         limits,

@@ -1020,7 +1020,7 @@ def test_what_contradicts_the_laws_of_a_start_cannot_be_made() -> None:
 )
 @pytest.mark.parametrize("autoscales", [False, True])
 def test_a_gang_for_which_there_are_too_few_cards_whoever_leaves_is_told_so(
-    names: str, ask: dict[str, str], pools: str, says: str, autoscales: bool
+    names: str, ask: Json, pools: str, says: str, autoscales: bool
 ) -> None:
     """Nodes of four, two and two cards, of which one is held. An autoscaler's pool could bring more."""
     world = GangWorld({"a": 4, "b": 2, "c": 2}, autoscales=autoscales)

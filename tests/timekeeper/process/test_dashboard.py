@@ -348,6 +348,27 @@ def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_other
     assert ["No pod waits for a node." in page for page in of_one] == [False, True]
 
 
+def test_who_reads_all_budgets_and_no_sessions_has_no_tabs_that_lead_to_a_refusal(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    finance = token("system:serviceaccount:bursar-system:bursar-finance")
+    dashboards.books.reviews.tokens[finance] = user_status("finance")
+    for where in ("", "bursar-system", "team-a"):
+        dashboards.books.reviews.denied |= {
+            ("finance", "get", each, where) for each in ("sessions", "decisions")
+        }
+
+    def tabs(path: str) -> list[str]:
+        page = visitor.get(path, base_url=URL).text
+        return re.findall(r">([A-Z][a-z]+)</a></li>", page.partition("<nav")[2].partition("</nav>")[0])
+
+    log_in(visitor, finance)
+    assert tabs("/") == tabs("/costs?namespace=team-a") == ["Budgets", "Groups", "Waste", "Costs"]
+    assert {*tabs("/costs?namespace=team-b")} >= {"Map", "Waiting", "Decisions"}
+    log_in(visitor, READER)
+    assert len(tabs("/namespaces/team-a")) == len(tabs("/costs?namespace=team-a")) == 7
+
+
 def test_gangs_that_wait_for_cards_have_a_row_each(dashboards: Dashboards, visitor: Client) -> None:
     gated = {"state": "gated", "gang": "train-h"}
     never = "it can never start here: it needs 16 cards on nodes with pool=h100, which have 12"
