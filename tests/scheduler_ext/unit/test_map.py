@@ -171,6 +171,7 @@ def test_a_pod_that_kube_schedulers_own_sums_refuse_is_shown_with_its_message(wo
 
 SHORT = "0/3 nodes are available: 3 cannot allocate all claims."
 QUOTA = 'running PreBind plugin "DynamicResources": resourceclaims is forbidden: exceeded quota: one'
+NONE_YET = "it waits for its claims, which a ResourceQuota may refuse: kubectl describe pod has the reason"
 FABRIC = "0/3 nodes are available: 3 the compute domain is not ready."
 BY_CLAIM: Json = {"schedulerName": "default-scheduler", "annotations": {"bursar.dev/claims": "1"}}
 BY_LIMIT: Json = {"schedulerName": "default-scheduler"}
@@ -181,7 +182,7 @@ BY_LIMIT: Json = {"schedulerName": "default-scheduler"}
     [
         ({}, BY_CLAIM, "Unschedulable", SHORT),
         ({}, BY_CLAIM, "Unschedulable", FABRIC),
-        ({}, BY_CLAIM, "", ""),
+        ({}, BY_CLAIM, "", NONE_YET),
         ({"nvidia_com__gpu": "1"}, BY_LIMIT, "Unschedulable", SHORT),
         ({"nvidia_com__gpu": "1"}, BY_LIMIT, "SchedulerError", QUOTA),
         ({"bursar_dev__gpu_percent": "100"}, BY_LIMIT, "Unschedulable", SHORT),  # beside a claim
