@@ -12,7 +12,6 @@ from werkzeug.exceptions import HTTPException
 
 from timekeeper.api import sheets
 from timekeeper.api.create_app import ROUTES
-from timekeeper.api.http.routes import may
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
@@ -37,6 +36,7 @@ from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit,
 from timekeeper.log import log_exception
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import subject_of
+from timekeeper.runtime.http.problem_details import Problem
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -259,10 +259,18 @@ def _opens(gate: Gate | None, path: str, chosen: str) -> bool:
     resource, token = _NEEDS.get(path), f"Bearer {sessions.token_of(request)}"
     if gate is None or resource is None or chosen.startswith(GROUP):
         return True
-    if not may(lambda: gate.allow(token, "get", "budgets")):
-        return True
-    is_of_all = may(lambda: gate.allow(token, "get", resource))
-    return is_of_all or (chosen != "" and may(lambda: gate.allow(token, "get", resource, chosen)))
+    where = ("", chosen) if chosen else ("",)
+    is_refused = all(_is_refused(gate, token, resource, namespace) for namespace in where)
+    return not is_refused or _is_refused(gate, token, "budgets", "")
+
+
+def _is_refused(gate: Gate, token: str, resource: str, namespace: str) -> bool:
+    """Whether the visitor may not read it; False also where the API server cannot be asked."""
+    try:
+        gate.allow(token, "get", resource, namespace)
+    except Problem as problem:
+        return problem.status == FORBIDDEN
+    return False
 
 
 def _add_static(app: Flask) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from timekeeper.core import texts
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.budgets.sentences import beyond_its_group
-from timekeeper.core.findings import broken_sentences
+from timekeeper.core.findings import CATALOGUE, broken_sentences
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.pages.accounts import (
     PassingOnForm,
@@ -54,10 +54,16 @@ def overview(visit: Visit) -> PageContent:
         "find": wanted,
         "notes": [
             *broken_sentences(answer),
-            *(each["sentence"] for each in found_wrong["findings"] if each["level"] != "ok"),
+            *(_note(finding) for finding in found_wrong["findings"] if finding["level"] != "ok"),
         ],
     }
     return PageContent("budgets.html", values)
+
+
+def _note(finding: Json) -> str:
+    """Its sentence; one that begins with the name of an object begins with that as it is."""
+    known, said = CATALOGUE.get(finding["code"]), str(finding["sentence"])
+    return said if known is not None and known.sentence.startswith("{") else said[:1].upper() + said[1:]
 
 
 def _use(visit: Visit) -> list[Json]:
