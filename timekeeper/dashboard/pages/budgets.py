@@ -60,10 +60,13 @@ def overview(visit: Visit) -> PageContent:
     return PageContent("budgets.html", values)
 
 
+_NAMES = "{node", "{namespace", "{classes", "{over", "{default"  # figures that are names of objects
+
+
 def _note(finding: Json) -> str:
     """Its sentence; one that begins with the name of an object begins with that as it is."""
     known, said = CATALOGUE.get(finding["code"]), str(finding["sentence"])
-    return said if known is not None and known.sentence.startswith("{") else said[:1].upper() + said[1:]
+    return said if known is not None and known.sentence.startswith(_NAMES) else said[:1].upper() + said[1:]
 
 
 def _use(visit: Visit) -> list[Json]:
