@@ -53,7 +53,7 @@ def overview(visit: Visit) -> PageContent:
         "is_chosen": bool(visit.text("state") or visit.text("period")),
         "find": wanted,
         "notes": [
-            *broken_sentences(answer),
+            *(said[:1].upper() + said[1:] for said in broken_sentences(answer)),
             *(_note(finding) for finding in found_wrong["findings"] if finding["level"] != "ok"),
         ],
     }
