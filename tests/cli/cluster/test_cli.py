@@ -87,7 +87,7 @@ def test_every_documented_command_works_for_an_administrator(stack: Stack, folde
     assert ["_group.research", "IN_BUDGET", "5.00"] in [row[:3] for row in rows]
     assert {row[0] for row in rows if row} >= {"ok", "NAMESPACE", "RESULT"}
     assert [row[:4] for row in rows if row[:1] == ["gpu-1"]] == [["gpu-1", "0", "H100", "█████·····"]]
-    assert any(row[:2] == ["team-a", "waits"] and "Insufficient" in row for row in rows)
+    assert any(row[:2] == ["team-a", "waits"] and "one card of the one node" in " ".join(row) for row in rows)
     assert any("Placed on node gpu-1" in line for line in said.splitlines())
     granted = [row for row in rows if "manual" in row]
     assert len(granted) == 2, "by the command itself and in the list"
@@ -144,12 +144,14 @@ def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack:
         expect(shown).to_contain_text("team-a, 50%", timeout=60_000)
         visitor.open("/waiting?namespace=team-a")
         row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="waits", exact=True))
-        expect(row).to_contain_text("Insufficient bursar.dev/gpu-percent", timeout=60_000)
+        expect(row).to_contain_text("the one card of the one node that it may use is held", timeout=60_000)
 
         row.get_by_role("link", name="waits", exact=True).click()
         assert pods["waits"]["metadata"]["uid"] in page.url
         expect(page.get_by_role("heading", level=1)).to_have_text("Pod/waits", timeout=60_000)
-        expect(page.get_by_text("needs 1 card with 100% of the compute").first).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("the one card of the one node that it may use is held").first).to_be_visible(
+            timeout=60_000
+        )
         visitor.open("/pods/team-a/half-a-card")
         expect(page.get_by_text("Placed on node gpu-1").first).to_be_visible(timeout=60_000)
         assert visitor.faults == []
@@ -171,7 +173,7 @@ def test_kubectl_alone_shows_budgets_to_viewers_of_the_namespace_and_no_user_may
     stack.wait("the object", lambda: "budget" in run(stack.cp, shown, folder, alice))
 
     head, row = run(stack.cp, shown, folder, alice).splitlines()
-    titles = "NAME STANDING GRANTED USED REMAINING USED % EXHAUSTED AT AS OF"
+    titles = "NAME STANDING GRANTED USED LEFT OF GROUP USED % EXHAUSTED AT AS OF"
     assert head.split() == titles.split()
     name, standing, _, used, *_ = row.split()
     assert (name, standing, float(used) < 1) == ("budget", "IN_BUDGET", True)

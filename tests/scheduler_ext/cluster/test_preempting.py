@@ -631,7 +631,7 @@ def test_only_the_extender_reserves_cards_for_a_pod_and_others_may_remove_the_re
     assert teams.patch("a1", {"type": "bursar.dev/CardsHeld", "$patch": "delete"}, "team-a") == ""
 
 
-DENIED = "namespace team-b has spent its GPU budget"
+DENIED = "has spent its GPU budget"
 
 
 @alone

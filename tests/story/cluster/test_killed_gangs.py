@@ -35,6 +35,10 @@ SIZE = 12
 LOOKAHEAD_MS = 600_000  # what is held for a pod
 DEADLINE_S = 60  # the extender's default
 PAYING = "wait for their budget or their turn"  # rightly said while a timekeeper that was killed pays late
+GATED = (
+    "its scheduling gate bursar.dev/budget keeps it from every scheduler: it is Bursar's, until the budget"
+    " pays for it"
+)
 PARTS, ACTS = ("extender", "timekeeper", SCHEDULER), ("plan", "gate", "binding")
 # the part, how many kills, and the seed: thirty of each part under `make soak`, in parts that fit its slices
 KILLS = (
@@ -105,8 +109,8 @@ class Law:
 
 
 def says_budget(text: str) -> bool:
-    """Whether it says that a budget does not suffice."""
-    return "budget" in text.replace(PAYING, "")
+    """Whether it says that a budget does not suffice. Which gate a pod has says nothing of that."""
+    return "budget" in text.replace(PAYING, "").replace(GATED, "")
 
 
 def sessions(place: Place, reader: str) -> list[Json]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from timekeeper.cli.doctor.facts import (
     CheckResult,
@@ -49,16 +50,16 @@ def left_behind(facts: Facts) -> Iterator[CheckResult]:
     """Of a ledger alone: what another mode of the installation had, such as webhooks and policies."""
     lists = (facts.mutating, facts.policies, facts.policy_bindings, *facts.workloads)
     found = [*filter(mapping, [facts.validating]), *(made for listed in lists for made in items(listed))]
-    counts = Counter(
-        str(made.get("kind"))
-        for made in found
-        if mapping(made["metadata"].get("labels")).get("app.kubernetes.io/part-of") == "bursar"
-        and made["metadata"]["name"] != "bursar-timekeeper"
-    )
+    counts = Counter(str(made.get("kind")) for made in found if _is_ours(mapping(made.get("metadata"))))
     if counts:
         which = ", ".join(f"{number} {kind}" for kind, number in counts.items())
         sentence = f"mode meter installs nothing of this, and it goes on to judge and change pods: {which}"
         yield CheckResult("error", _SUBJECT, sentence, "prune them as docs/gitops.md says")
+
+
+def _is_ours(metadata: Mapping[str, Any]) -> bool:
+    is_part = mapping(metadata.get("labels")).get("app.kubernetes.io/part-of") == "bursar"
+    return is_part and metadata.get("name") != "bursar-timekeeper"
 
 
 def _known(facts: Facts) -> Mapping[str, str]:
