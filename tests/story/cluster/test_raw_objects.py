@@ -308,7 +308,8 @@ class Neighbour:
         pod = gpu_pod(name, SHARE, run_for)
         pod["spec"]["nodeSelector"] = {"of": "raw"}
         self.stack.cp.api.call("POST", self.pods, pod)
-        self.stack.wait(f"{name} to run", lambda: self.read(name)["status"]["phase"] == "Running", "extender")
+        lived = "Running", "Succeeded"  # a second of life may pass between two looks
+        self.stack.wait(f"{name} to run", lambda: self.read(name)["status"]["phase"] in lived, "extender")
 
     def read(self, name: str) -> Json:
         return dict(self.stack.cp.api.call("GET", f"{self.pods}/{name}"))
