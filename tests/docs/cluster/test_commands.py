@@ -94,7 +94,7 @@ def test_the_commands_about_namespaces_and_settings_change_them(admin: Administr
     admin.typed(f"export KUBE_EDITOR='sed -i s/Berlin/Paris/'\n{block('budget-settings', 'kubectl edit')}")
     settings = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-settings")["data"]
     assert settings == {"_settings": "timeZone: Europe/Paris"}
-    admin.typed(block("budget-settings", "kubectl patch"))
+    admin.typed(block("budget-settings", "mode.yaml"))
     mode = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-mode")["data"]
     assert mode == {"mode": "observe", "placement": "on"}
 

@@ -27,7 +27,7 @@ TYPED = {
     "docs/api.md": {"/dryrun": "scheduler_ext/unit/test_dryrun.py"},
     "docs/budget-settings.md": {
         "kubectl edit": "docs/cluster/test_commands.py",
-        "kubectl patch": "docs/cluster/test_commands.py",
+        "mode.yaml": "docs/cluster/test_commands.py",
     },
     "docs/budgets.md": {"--group research": "cli/cluster/test_cli.py"},
     "docs/bypass.md": {
