@@ -106,8 +106,7 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
 
     explain, state, describe = PENDING.splitlines()
     stack.wait("the reason", lambda: "100000 MiB" in typed(explain, "waits"))
-    stack.wait("the post", lambda: "waits" in typed(state, "waits"))
-    assert "no cards fit" in typed(state, "waits")
+    stack.wait("the post of a filter's answer", lambda: "no cards fit" in typed(state, "waits"))
     assert "no card has 100000 MiB free" in typed(describe, "waits")
     assert "no card has 100000 MiB free" in typed(WHY.replace("train", "waits"), "waits")
     assert typed(REVIEW, "runs") is not None
