@@ -56,7 +56,9 @@ while shift; [ "$1" != -- ]; do
   shift 2
 done
 [ "$size" != 0 ] || readonly="$readonly /tmp"
-for point in $readonly; do mount -n -o remount,bind,ro "$point"; done
+for point in $readonly; do  # one that goes meanwhile, as a network of a container does, needs none
+  mount -n -o remount,bind,ro "$point" || if mountpoint -q "$point"; then exit 1; fi
+done
 shift; cd "$PWD"; unset TMPDIR SQLITE_TMPDIR; exec "$@"
 """
 

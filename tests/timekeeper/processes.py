@@ -158,3 +158,14 @@ def children(of: int) -> dict[str, list[int]]:
         with contextlib.suppress(OSError):
             found.setdefault(Path(f"/proc/{pid}/comm").read_text().strip(), []).append(int(pid))
     return found
+
+
+@contextlib.contextmanager
+def settler_stopped(supervisor: int) -> Iterator[None]:
+    """The settler below this timekeeper stands still meanwhile: no tick comes."""
+    (settler,) = children(supervisor)["settle"]
+    os.kill(settler, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(settler, signal.SIGCONT)

@@ -1,9 +1,7 @@
 """How often the API server asks us while it creates one pod: once to govern it and once to check it, for what
 we leave behind its own plugins find nothing to change in."""
 
-import os
 import re
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +16,7 @@ from tests.support.control_plane import answer
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
-from tests.timekeeper.processes import children
+from tests.timekeeper.processes import settler_stopped
 from tests.webhook.exports import exported_of
 from tests.webhook.injector import Injector, of_every_pod
 from tests.webhook.worlds import env
@@ -112,11 +110,6 @@ class World:
         except ApiError:
             return False
         return True
-
-    def is_in_budget(self, namespace: str) -> bool:
-        """Whether a new pod of the namespace is governed so."""
-        made = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
-        return bool(made["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET")
 
     def _class_of(self, namespace: str) -> str:
         made = self.api.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod())
@@ -291,20 +284,24 @@ def test_forty_copies_at_once_are_counted_as_forty_plain_pods_are(world: World) 
     settler stands still meanwhile: two seconds after a count, its tick would take the count away."""
     stored, _ = world.creates("free")
     passed = {}
+
+    def created(path: str, bodies: list[Json]) -> int:
+        with ThreadPoolExecutor(40) as threads:
+            said = threads.map(partial(answer, world.stack.cp, "POST", path), bodies)
+            return sum(not answered.refusal for answered in said)
+
     for kind in ("plain", "copied"):
         namespace = f"burst-{kind}"
         world.add(namespace)
-        world.budget(namespace, "gpuHours: 0.5\nperiod: month\nonExhausted: deny\n")
-        eventually(partial(world.is_in_budget, namespace), "the budget to be heard")
+        dry = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        for hours, passing in (("0", 0), ("0.5", 40)):  # every worker has heard the former
+            world.budget(namespace, f"gpuHours: {hours}\nperiod: month\nonExhausted: deny\n")
+            eventually(lambda: created(dry, [pod()] * 40) == passing, f"{hours} hours to be heard")  # noqa: B023
         made = made_again(stored, "p") if kind == "copied" else pod()
         bodies = [{**made, "metadata": {**made["metadata"], "name": f"p{number}"}} for number in range(40)]
         path = f"/api/v1/namespaces/{namespace}/pods"
-        (settler,) = children(world.stack.processes["timekeeper"].pid)["settle"]
-        os.kill(settler, signal.SIGSTOP)
-        with ThreadPoolExecutor(40) as threads:
-            said = list(threads.map(partial(answer, world.stack.cp, "POST", path), bodies))
-        os.kill(settler, signal.SIGCONT)
-        passed[kind] = sum(not each.refusal for each in said)
+        with settler_stopped(world.stack.processes["timekeeper"].pid):
+            passed[kind] = created(path, bodies)
 
     assert 0 < passed["plain"] <= 12
     assert 0 < passed["copied"] <= 12
