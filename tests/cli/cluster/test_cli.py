@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.traced, pytest.mark.make_test("has a kubectl plugin")]
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
 DASHBOARD, _ = console((ROOT / "docs" / "dashboard.md").read_text())
-LOOKS = console((ROOT / "README.md").read_text())[-1]
-(SPLIT,) = [each for each in console((ROOT / "docs" / "budgets.md").read_text()) if "--group" in each]
+LOOKS, _ = console((ROOT / "docs" / "users.md").read_text())
+GROUP, SPLIT = console((ROOT / "docs" / "leads.md").read_text())
 BOUND = "/api/v1/namespaces/team-a/pods/half-a-card"
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
@@ -96,7 +96,7 @@ def test_every_documented_command_works_for_an_administrator(stack: Stack, folde
     assert (folder / "focus.csv").read_text().startswith("BilledCost,BillingAccountId,")
 
 
-def test_the_readmes_commands_are_those_of_the_pages() -> None:
+def test_the_commands_for_users_are_those_of_the_pages() -> None:
     typed_here = {*COMMANDS.splitlines(), *DASHBOARD.splitlines()}
 
     assert {line.partition(" #")[0].strip() for line in LOOKS.splitlines()} <= typed_here
@@ -200,8 +200,10 @@ def test_a_lead_splits_the_budget_of_the_own_group_and_grants_nothing_else(
     stack: Stack, folder: Path
 ) -> None:
     run(stack.cp, LEADS, folder)
+    today = typed(stack, folder, GROUP, "research-leads")
     said = typed(stack, folder, SPLIT, "research-leads")
 
+    assert ["_group.research", "IN_BUDGET", "5.00"] in [line.split()[:3] for line in today.splitlines()]
     rows = [line.split() for line in said.splitlines()]
     assert [row[:2] for row in rows if row[:1] == ["_group.research"]] == [["_group.research", "5.00"]]
     assert [row[3] for row in rows if "system:serviceaccount:bursar-leads:research" in row] == ["1"]

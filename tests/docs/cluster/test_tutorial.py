@@ -70,7 +70,7 @@ DRY = SECOND.splitlines()[0] + " --dry-run=server -o jsonpath='{.metadata.annota
 
 
 README = (ROOT / "README.md").read_text()
-_, _, WHY, _ = console(README)
+_, WHY = console((ROOT / "docs" / "users.md").read_text())
 REVIEWS, _, _ = console((ROOT / "docs" / "review.md").read_text())
 PENDING, _, _, REVIEW, DEMOTED, HELD, CHARGED, _, _ = console(
     (ROOT / "docs" / "troubleshooting.md").read_text()

@@ -14,22 +14,18 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 # Words of a block -> the test that types it, by page.
 TYPED = {
-    "README.md": {
-        "kubectl bursar explain": "docs/cluster/test_tutorial.py",
-        "kubectl bursar dashboard": "cli/cluster/test_cli.py",
-    },
     "docs/access.md": {
         "reader.yaml": "docs/cluster/test_access.py",
         "TOKEN=": "docs/cluster/test_access.py",
         "group-lead.yaml": "cli/cluster/test_cli.py",
     },
+    "docs/accountants.md": {"audit --month": "timekeeper/process/test_play.py"},
     "docs/login.md": {"kubectl create rolebinding": "docs/cluster/test_access.py"},
     "docs/api.md": {"/dryrun": "scheduler_ext/unit/test_dryrun.py"},
     "docs/budget-settings.md": {
         "kubectl edit": "docs/cluster/test_commands.py",
         "mode.yaml": "docs/cluster/test_commands.py",
     },
-    "docs/budgets.md": {"--group research": "cli/cluster/test_cli.py"},
     "docs/bypass.md": {
         "noGPUDrivers": "docs/cluster/test_commands.py",
         "bursar.dev/exempt=true": "docs/cluster/test_commands.py",
@@ -95,6 +91,10 @@ TYPED = {
         "component=kube-scheduler": "docs/cluster/test_commands.py",
         "mv /etc": "docs/cluster/test_kube_scheduler.py",
     },
+    "docs/leads.md": {
+        "budget _group.research": "cli/cluster/test_cli.py",
+        "kubectl bursar grant": "cli/cluster/test_cli.py",
+    },
     "docs/meter.md": {
         "create configmap": "timekeeper/process/test_meter_process.py",
         "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",
@@ -147,6 +147,10 @@ TYPED = {
     "docs/upgrade.md": {
         "kubectl bursar save": "docs/cluster/test_uninstall.py",
         "rbac.yaml": "docs/cluster/test_install.py",
+    },
+    "docs/users.md": {
+        "kubectl bursar dashboard": "cli/cluster/test_cli.py",
+        "kubectl bursar explain": "docs/cluster/test_tutorial.py",
     },
 }
 

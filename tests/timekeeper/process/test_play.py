@@ -11,6 +11,7 @@ import pytest
 
 from deploy.local.limits import LONGEST_S
 from tests.deploy.reading import ROOT
+from tests.docs.shell import console
 from tests.timekeeper.play import played
 
 LONG = "research-of-the-team-for-large-language-models-in-europe-west1"
@@ -79,8 +80,28 @@ def test_what_is_typed_has_the_answer(
     assert (done.returncode, [answer for answer in answers if answer not in said]) == (code, []), said
 
 
-def test_there_are_five_tasks_for_each_of_four_people() -> None:
+def test_the_commands_for_accountants_have_the_month_that_is_in_the_ledger(folder: Path) -> None:
+    """docs/accountants.md, typed by the accountant of the stage."""
+    (month,) = console((ROOT / "docs" / "accountants.md").read_text())
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", month],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder / 'accountant'}:/usr/bin:/bin", "COLUMNS": "250"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10516.00" in done.stdout
+    assert "unchanged since it was closed" in done.stdout
+    assert (folder / "2026-10.csv").read_text().startswith("from,to,namespace,owner,")
+    assert (folder / "focus.csv").read_text().startswith("BilledCost,BillingAccountId,")
+
+
+def test_there_are_five_tasks_for_each_of_four_people_and_four_for_who_is_new() -> None:
     text = (ROOT / "tests" / "timekeeper" / "tasks.md").read_text()
 
     rows = [part.count("\n| ") - 1 for part in text.split("\n## ")[1:]]
-    assert rows == [5, 5, 5, 5]
+    assert rows == [5, 5, 5, 5, 4]
