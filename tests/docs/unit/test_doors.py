@@ -41,7 +41,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("asked", re.findall(r"^\| (.*?) \|", TASKS, re.MULTILINE)[2:])
+@pytest.mark.parametrize("asked", re.findall(r"^\| (.*?) \|", TASKS, re.MULTILINE)[1:])
 def test_the_answer_to_each_task_of_who_is_new_stands_where_one_looks_first(asked: str) -> None:
     ((page, answers),) = [answer for begins, answer in ANSWERS.items() if asked.startswith(begins)]
     text = words(FIRST_SCREEN if page == "README.md" else (ROOT / page).read_text())
