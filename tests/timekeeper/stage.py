@@ -163,7 +163,8 @@ def _map(made: Dashboards) -> None:
     sessions = [Run("long-runs", NAMESPACE, POD), Run("long-other", OTHER, UNBROKEN)]
     node = on_node(NODE, sessions, 8) | {"closed": f"cordoned by {UNBROKEN}"}
     pods = [waits(WAITS) | {"namespace": NAMESPACE, "standing": "OVER_BUDGET"}, waits("train-9")]
-    waiting = {"total": 2, "pods": pods, "more": {}}
+    pods += [waits("rank-4") | {"namespace": "ads"}, waits("alone-1") | {"namespace": "sandbox"}]
+    waiting = {"total": 4, "pods": pods, "more": {}}
     body = {"version": 1, "nodes": [node], "gone": [], "waiting": waiting, "term": "a-1"}
     answer = made.books.post("/v1/cluster", body)
     assert answer.status_code == 200, answer.text

@@ -72,6 +72,7 @@ class Client:
         self.say: Say = silent
         self.within_s = _WITHIN_S
         self.others: Iterator[str] = iter(())  # tokens with more rights, where a read is refused
+        self.forbidden = ""  # what a refusal by its rights goes on with; "": a general hint
         self._headers = {"User-Agent": "kubectl-bursar"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -243,7 +244,8 @@ class Client:
             self._headers["Authorization"] = f"Bearer {token}"
             answer = self._request(method, path, body, headers or {})
         if answer.status >= 300:
-            raise _kind(answer.status)(_sentence(answer.status, _text(answer), self._hints))
+            hints = {**self._hints, HTTPStatus.FORBIDDEN: self.forbidden or self._hints[403]}
+            raise _kind(answer.status)(_sentence(answer.status, _text(answer), hints))
         return answer
 
     def _request(
