@@ -34,7 +34,9 @@ _MOST_BYTES = 1 << 30
 MAX_ROWS = 10_000  # of one answer
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
-    403: "the account may not do this in this namespace: see docs/access.md",
+    403: "the account may not do this there; others: NAMESPACE/bursar-reader with -n NAMESPACE, of leads"
+    " bursar-leads/NAME with -n _group.NAME, and of all bursar-system/bursar-finance or bursar-admin: see"
+    " docs/access.md",
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
@@ -72,7 +74,6 @@ class Client:
         self.say: Say = silent
         self.within_s = _WITHIN_S
         self.others: Iterator[str] = iter(())  # tokens with more rights, where a read is refused
-        self.forbidden = ""  # what a refusal by its rights goes on with; "": a general hint
         self._headers = {"User-Agent": "kubectl-bursar"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -244,8 +245,7 @@ class Client:
             self._headers["Authorization"] = f"Bearer {token}"
             answer = self._request(method, path, body, headers or {})
         if answer.status >= 300:
-            hints = {**self._hints, HTTPStatus.FORBIDDEN: self.forbidden or self._hints[403]}
-            raise _kind(answer.status)(_sentence(answer.status, _text(answer), hints))
+            raise _kind(answer.status)(_sentence(answer.status, _text(answer), self._hints))
         return answer
 
     def _request(

@@ -78,8 +78,6 @@ def connected(
             tokens = _tokens(options, options.accounts_for(subject, writes), subject)
             client = stack.enter_context(_connected(options, next(tokens), say))
             client.others = tokens
-            if not writes:
-                client.forbidden = _account_for(options, subject)
         client.say = say
         say("the timekeeper answers")
         yield client
@@ -207,19 +205,6 @@ def _no_account(
         f" {home}/{name} with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
         f" {other}.{by_context}"
     )
-
-
-def _account_for(options: Options, subject: str) -> str:
-    """What a command says that may not read this namespace or group; "": all: which account may."""
-    home = options.system_namespace
-    if not subject:
-        which = f"the accounts for it are {home}/{ADMINISTRATOR} and, for costs, {home}/{FINANCE}; of a group"
-        return f"{which}: -n {GROUP}NAME (docs/access.md)"
-    if subject.startswith(GROUP):
-        account = f"{LEADS}/{subject.removeprefix(GROUP)}, with the rights of deploy/samples/group-lead.yaml"
-        return f"the account for it is {account}; of one of its namespaces: -n NAMESPACE (docs/access.md)"
-    account = f"{subject}/{READER}, or of the leads of its group {LEADS}/NAME"
-    return f"the account for it is {account} (docs/access.md)"
 
 
 def _is_refused(error: CommandError) -> bool:

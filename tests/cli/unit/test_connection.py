@@ -140,20 +140,6 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
     assert dashboard_page(options({}, **flags), named) == page
 
 
-@pytest.mark.parametrize(
-    ("subject", "accounts"),
-    [
-        ("", ["bursar-system/bursar-admin", "bursar-system/bursar-finance", "-n _group.NAME"]),
-        ("_group.lab", ["bursar-leads/lab", "deploy/samples/group-lead.yaml", "-n NAMESPACE"]),
-        ("team-a", ["team-a/bursar-reader", "bursar-leads/NAME"]),
-    ],
-)
-def test_a_refusal_by_rights_names_the_account_that_has_them(subject: str, accounts: list[str]) -> None:
-    hint = connection._account_for(options({}), subject)
-
-    assert [account for account in accounts if account not in hint] == []
-
-
 def test_without_a_token_for_a_namespace_its_leads_are_named() -> None:
     used = options({})
 

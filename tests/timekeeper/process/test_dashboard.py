@@ -861,6 +861,22 @@ def test_a_lead_sees_the_state_of_the_members_and_what_they_run_and_wait_for(tmp
     made.close()
 
 
+def test_who_is_over_budget_reads_the_people_to_ask_and_the_text_to_send(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    leads = "leads: [Ada Lovelace, J. O'Brien]"
+    dashboards.books.entries(("_group.lab", f"gpuHours: 600\nperiod: month\n{leads}", 1))
+    log_in(visitor)
+
+    pages = ("/namespaces/team-b", "/pods/team-b/team-b-0", "/namespaces/team-a", "/groups/lab")
+    over, pod, within, group = (html.unescape(visitor.get(path, base_url=URL).text) for path in pages)
+
+    for page in (over, pod):
+        assert "Send this to Ada Lovelace, J. O'Brien (leads of group lab). Bursar sends nothing." in page
+        assert 'kubectl bursar grant team-b HOURS --group lab --reason "REASON"' in page
+    assert ["Ask for more" in page for page in (within, group)] == [False, False]
+
+
 def test_a_login_leads_to_the_page_that_was_shown_last_unless_another_is_asked_for(tmp_path: Path) -> None:
     made = filled(tmp_path)
     client = made.client()

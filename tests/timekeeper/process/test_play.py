@@ -38,15 +38,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("lead", f"budget {GROUP}", 0, ["_group.research", "ads", "speech", "IN_BUDGET"]),
         ("lead", f"top {GROUP} --once", 0, ["notebook-1", "BUSY is measured since 2026-11-20"]),
         ("lead", f"waiting {GROUP}", 0, ["rank-4", "2h0m"]),
-        ("lead", f"held {GROUP}", 0, ["No pod is held in group research."]),
+        ("lead", f"held {GROUP}", 0, ["speech", "big-1", "budget"]),
         ("lead", "top -n ads --once", 1, ["leads of its group bursar-leads/NAME"]),
         ("lead", "top -n ads --once --account bursar-leads/research", 0, ["No pod holds a card."]),
-        ("lead", "top -A --once --account bursar-leads/research", 1, ["of a group: -n _group.NAME"]),
+        ("lead", "top -A --once --account bursar-leads/research", 1, ["of leads bursar-leads/NAME with -n"]),
         ("lead", f"explain rank-4 {GROUP}", 1, ["of a group, one of its namespaces"]),
         ("member", f"top {GROUP} --once", 1, ["account bursar-leads/research or"]),
+        ("lead", f"check evening.yaml {GROUP}", 2, ['"_group.research" is not']),
+        ("member", "explain big-1", 0,
+         ["For more, send this to Ada Lovelace, grace@example.com (leads of group research)",
+          "_group.research has 357.7 GPU-hours of its budget left until 2026-12-01",
+          'at least 42.34 GPU-hours, for pod big-1. An administrator grants them: kubectl bursar grant'
+          ' _group.research 42.34 --reason "big-1"']),
+        ("member", "budget", 0, ["357.67"]),
+        ("administrator", "budget team-b", 0,
+         [f"send this to {'p' * 100} (lead of group lab)", "team-b is 32 GPU-hours over budget",
+          "kubectl bursar grant team-b HOURS --group lab"]),
         ("member", f"waiting {GROUP} --account speech/bursar-reader", 1,
          ["sessions.bursar.dev of _group.research in speech alone: it needs",
-          "The account for it is bursar-leads/research"]),
+          "of leads bursar-leads/NAME with -n _group.NAME"]),
         ("accountant", "report -A --month 2026-10", 0, [LONG, "10000.00", "10516.00"]),
         ("accountant", "audit --month 2026-10", 0, ["unchanged since it was closed"]),
         ("accountant", "audit --month 2026-09", 1, ["not as they were: charges", "-8.00 GPU-hours"]),
@@ -91,8 +101,8 @@ def test_what_is_typed_has_the_answer(
     assert (done.returncode, [answer for answer in answers if answer not in said]) == (code, []), said
 
 
-def test_there_are_five_tasks_for_each_of_four_people() -> None:
+def test_there_are_tasks_for_each_of_four_people() -> None:
     text = (ROOT / "tests" / "timekeeper" / "tasks.md").read_text()
 
     rows = [part.count("\n| ") - 1 for part in text.split("\n## ")[1:]]
-    assert rows == [5, 5, 5, 5]
+    assert rows == [7, 5, 6, 5]

@@ -13,7 +13,7 @@ from flask import Flask, Response, request
 from msgspec import Meta
 from werkzeug.http import parse_options_header
 
-from timekeeper.accounts.budget_history import GROUP, is_group
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.services import Services
 from timekeeper.api.sheets.sheet import Sheet
@@ -207,10 +207,11 @@ def admit(services: Services, right: Right, subject: str) -> Caller:
 def _admitted_by_members(services: Services, right: Right, key: str, refused: Problem) -> Caller:
     """The caller, if it may do this in each namespace that is in the group now. Raises ``refused``, or a
     Problem that names those where it may."""
-    members = services.ledger.members(key.removeprefix(GROUP))
+    with services.ledger.store.reading() as connection:
+        members = services.ledger.members(connection, key)
+    caller = services.gate.caller(request.headers.get("Authorization"))
     asked = members if len(members) <= _MOST_ASKED else ()
     mine = [name for name in asked if may(partial(admit, services, right, name))]
-    caller = services.gate.caller(request.headers.get("Authorization"))
     if not mine:
         raise refused
     if len(mine) < len(members):

@@ -176,20 +176,15 @@ class LedgerReader:
         at most ``limit``, after the given name; with ``group`` of those that are in it now. Also the name
         after which the next page begins; empty on the last page."""
         with self.store.reading() as connection:
-            names = self.members_in(connection, group) if group else self._listed(connection)
+            names = self.members(connection, GROUP + group if group else "")
             left = [name for name in names if name > after]
             page = left if limit is None else left[:limit]
             return self._readings(connection, page), page[-1] if len(page) < len(left) else ""
 
-    def members(self, group: str) -> list[str]:
-        """The namespaces of which `account_page` gives the accounts, that are in this group now."""
-        with self.store.reading() as connection:
-            return self.members_in(connection, group)
-
-    def members_in(self, connection: Connection, group: str) -> list[str]:
-        """The same inside a transaction."""
+    def members(self, connection: Connection, key: str) -> list[str]:
+        """The namespaces in the group of this key now, of those that `account_page` lists; "": all."""
         now_ms, history = self.moment(connection)
-        return [name for name in self._listed(connection) if history.group(name, now_ms) == group]
+        return [name for name in self._listed(connection) if history.covers(key, name, now_ms)]
 
     def all_accounts(self) -> tuple[list[AccountReading], list[AccountReading]]:
         """What `account_page` gives without a limit, and `group_accounts`, of one moment."""

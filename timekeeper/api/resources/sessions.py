@@ -7,7 +7,7 @@ from typing import Literal, TypedDict
 import orjson
 from flask import Flask, Response
 
-from timekeeper.accounts.budget_history import GROUP, History, is_group
+from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claims.claim_findings import read_claims, read_findings
 from timekeeper.accounts.claims.claim_sessions import decode_devices
@@ -190,8 +190,7 @@ def register(app: Flask, services: Services) -> None:
             zone = history.settings(now_ms).time_zone
             which, subject = _which(call, zone), call.get("namespace", "")
             if is_group(subject):
-                members = ledger.members_in(connection, subject.removeprefix(GROUP))
-                which = replace(which, namespace="", members=tuple(members))
+                which = replace(which, namespace="", members=tuple(ledger.members(connection, subject)))
             found = sessions.page(connection, which, now_ms, limit + 1)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
         rows = [_shown(each, history) for each in found[:limit]]
