@@ -172,7 +172,7 @@ def _holds(now_ms: int) -> Expression:
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFilter:
     """A filter of sessions; an empty field matches any. ``state``: open or settled; of the open ones held, or
     ended; or all. ``span``: sessions that held cards at some time within it. ``after``: the UID after which
