@@ -861,6 +861,26 @@ def test_a_lead_sees_the_state_of_the_members_and_what_they_run_and_wait_for(tmp
     made.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "account"),
+    [
+        ("/groups/lab", "leads of the group have <code>bursar-leads/lab</code>"),
+        ("/costs?namespace=_group.lab", "leads of the group have <code>bursar-leads/lab</code>"),
+        ("/waiting?namespace=_group.lab", "sessions.bursar.dev of _group.lab in team-a alone"),
+        ("/namespaces/team-b", "readers have <code>team-b/bursar-reader</code>"),
+        ("/decisions?namespace=team-b", "readers have <code>team-b/bursar-reader</code>"),
+    ],
+)
+def test_a_page_that_is_refused_names_the_account_that_sees_it(
+    path: str, account: str, visitor: Client
+) -> None:
+    log_in(visitor, READER)
+
+    answer = visitor.get(path, base_url=URL)
+
+    assert (answer.status_code, account in answer.text) == (403, True)
+
+
 def test_who_is_over_budget_reads_the_people_to_ask_and_the_text_to_send(
     dashboards: Dashboards, visitor: Client
 ) -> None:

@@ -14,16 +14,8 @@ from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import (
-    AFTER,
-    LIMIT,
-    NAMESPACE,
-    NODE,
-    POD,
-    SUBJECT_AS_NAMESPACE,
-    cursor,
-    shaped,
-)
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, cursor, shaped
+from timekeeper.api.http.parameters import SUBJECT_AS_NAMESPACE as SUBJECT
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import held_of, stated
@@ -128,7 +120,7 @@ WAITING = ApiRoute(
     " namespaces",
     right=Right("get", "sessions", by_members=True),
     answers={JSON: WaitingAnswer},
-    parameters=(SUBJECT_AS_NAMESPACE, POD),
+    parameters=(SUBJECT, POD),
     sheet=sheets.WAITING,
 )
 ROUTES = (POST, CLUSTER, WAITING)
