@@ -90,7 +90,8 @@ def _research(made: Dashboards) -> None:
     made.books.entries(
         ("speech", "gpuHours: 2000\nperiod: month\ngroup: research\nprice: 3 then 4 from 2026-11-15", 0),
         ("ads", "gpuHours: 10\nperiod: week\ngroup: research\nonExhausted: deny", 0),
-        ("_group.research", "gpuHours: 1000\nperiod: month", 0),
+        ("_group.research", "gpuHours: 1000\nperiod: month\nleads: [Ada Lovelace, grace@example.com]", 0),
+        ("_group.lab", f"gpuHours: 600\nperiod: month\nsplit: {{elsewhere: 5}}\nleads: [{'p' * 100}]", 1),
     )
     for name, namespace, owner, cards, began, hours, used in (
         ("align-0", "speech", "Job/align", 8, time_ms("2026-09-14T06:00Z"), 10, 0),
@@ -156,6 +157,8 @@ def _now(made: Dashboards) -> None:
         would.record(connection, judged)
     insert(made.books.store, "held_pods", uid="long-held", namespace=NAMESPACE, name=WAITS,
            created_ms=T0 - HOUR, rate_milli=8_000, gang=f"{NAMESPACE}/{long('gang')}")  # fmt: skip
+    insert(made.books.store, "held_pods", uid="big", namespace="speech", name="big-1", created_ms=T0 - HOUR,
+           rate_milli=4_000, length_ms=100 * HOUR)  # fmt: skip
     insert(made.books.store, "nodes", name=NODE, watermark_ms=T0)
 
 
@@ -163,7 +166,8 @@ def _map(made: Dashboards) -> None:
     sessions = [Run("long-runs", NAMESPACE, POD), Run("long-other", OTHER, UNBROKEN)]
     node = on_node(NODE, sessions, 8) | {"closed": f"cordoned by {UNBROKEN}"}
     pods = [waits(WAITS) | {"namespace": NAMESPACE, "standing": "OVER_BUDGET"}, waits("train-9")]
-    waiting = {"total": 2, "pods": pods, "more": {}}
+    pods += [waits("rank-4") | {"namespace": "ads"}, waits("alone-1") | {"namespace": "sandbox"}]
+    waiting = {"total": 4, "pods": pods, "more": {}}
     body = {"version": 1, "nodes": [node], "gone": [], "waiting": waiting, "term": "a-1"}
     answer = made.books.post("/v1/cluster", body)
     assert answer.status_code == 200, answer.text
@@ -183,6 +187,8 @@ def _decisions(made: Dashboards) -> None:
                  memoryNeededMib=0, reasons="13 nodes: not enough free GPUs (16 needed)", podsAhead=3,
                  largestHoleNode=NODE, largestHoleMib=40960, largestHoleMilli=500),
         decision("evicted", "BudgetExhausted", UNBROKEN, 5, message=SENTENCE),
+        decision("held", "Held", "big-1", 60) | {"namespace": "speech", "uid": "big", "owner": ""},
+        decision("held", "Held", "sweep-1", 60) | {"namespace": "team-b", "uid": "uid-held-1", "owner": ""},
     ]  # fmt: skip
     body = {"version": 1, "source": "extender", "decisions": entries}
     answer = made.books.post("/v1/decisions", body)

@@ -268,6 +268,10 @@ class History:
         """The group of the namespace at that time, by its own entry, else by ``_defaults``; "" if none."""
         return self.budget(namespace, at_ms).budget.group
 
+    def covers(self, subject: str, namespace: str, at_ms: int) -> bool:
+        """Whether the namespace is the subject, or is in this group then; "": each is."""
+        return subject in ("", namespace) or GROUP + self.group(namespace, at_ms) == subject
+
     def lower_class(self, namespace: str, at_ms: int) -> str:
         """The priority class that its pods have at most over budget."""
         budget = self.budget(namespace, at_ms).budget

@@ -138,7 +138,7 @@ def register(app: Flask, services: Services) -> None:
 def _check_known(connection: Connection, call: Call, node: NodeTimes, now_ms: int) -> None:
     """Raises a Problem for a node of which the ledger knows nothing, or nothing in the caller's namespace."""
     name, namespace = call.given["node"], call.get("namespace", "")
-    if sessions.page(connection, SessionFilter(namespace, name), now_ms, 1):
+    if sessions.page(connection, SessionFilter(namespace=namespace, node=name), now_ms, 1):
         return
     if namespace:
         raise Problem(404, f"the ledger has no charge of {namespace} on a node {name}", "node")

@@ -34,7 +34,9 @@ _MOST_BYTES = 1 << 30
 MAX_ROWS = 10_000  # of one answer
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
-    403: "the account may not do this in this namespace: see docs/access.md",
+    403: "the account may not do this there; others: NAMESPACE/bursar-reader with -n NAMESPACE, of leads"
+    " bursar-leads/NAME with -n _group.NAME, and of all bursar-system/bursar-finance or bursar-admin: see"
+    " docs/access.md",
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }

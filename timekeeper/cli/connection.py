@@ -197,9 +197,9 @@ def _no_account(
     sample = "group-lead" if home == LEADS else _SAMPLES.get(name, "reader" if subject else "administrator")
     is_of_context = bool(subject) and not options.namespace and home == options.kubectl.namespace()
     by_context = _BY_CONTEXT if is_of_context and _is_refused(error) else ""
-    other = (
-        "leads of a group bursar-leads/NAME" if not subject else "administrators bursar-system/bursar-admin"
-    )
+    other = f"leads of {'its' if subject else 'a'} group {LEADS}/NAME"
+    if subject.startswith(GROUP):
+        other = "administrators bursar-system/bursar-admin"
     return CommandError(
         f"{error.message}\nA token of the account {others} is needed. An administrator makes"
         f" {home}/{name} with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"

@@ -10,6 +10,7 @@ from timekeeper.cli.connection import Options, connected_with_token
 from timekeeper.cli.flags import EVERYWHERE, ClusterCommand
 from timekeeper.cli.loopback import Loopback, log_in
 from timekeeper.cli.output import CommandError
+from timekeeper.core.budgets.policy import GROUP
 
 
 @click.command(cls=ClusterCommand, short_help="Open the dashboard, logged in")
@@ -38,7 +39,9 @@ def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: boo
 
 
 def first_page(options: Options, namespace: str) -> str:
-    """That of the namespace. An account of another namespace, as leads of a group have, may see no more than
-    what it names, so without a namespace it begins where a namespace or a group is asked for."""
-    is_elsewhere = not options.namespace and "/" in options.account
-    return f"/namespaces/{namespace}" if namespace and not is_elsewhere else "/"
+    """That of the namespace or group. An account of another namespace, as leads of a group have, may see no
+    more than what it names, so without a namespace it begins where a namespace or a group is asked for."""
+    if not namespace or (not options.namespace and "/" in options.account):
+        return "/"
+    is_group = namespace.startswith(GROUP)
+    return f"/groups/{namespace.removeprefix(GROUP)}" if is_group else f"/namespaces/{namespace}"

@@ -62,7 +62,7 @@ def by_columns(default: str) -> Callable[[Callable[..., None]], Callable[..., No
 _FLAGS = (
     (("--kubeconfig",), "FILE", "as kubectl's", ""),
     (("--context",), "NAME", "as kubectl's", ""),
-    (("-n", "--namespace"), "NAME", "the context's without it", ""),
+    (("-n", "--namespace"), "NAME", "the context's without it; to read, also _group.NAME", ""),
     (
         ("--account",),
         "[NAMESPACE/]NAME",
@@ -79,7 +79,7 @@ _FLAGS = (
 _OFFERS: dict[str, words.Offer] = {
     "kubeconfig": words.files,
     "context": words.contexts,
-    "namespace": words.namespaces,
+    "namespace": words.subjects,
     "account": words.accounts,
     "token_file": words.files,
     "ca_file": words.files,

@@ -55,14 +55,16 @@ def cli() -> None:
 @EVERYWHERE
 @FORM
 def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form: str) -> None:
-    """What each namespace has been granted, has used, and has left. -A lists those with a budget; usage -A
-    lists all that were charged."""
-    if all_namespaces:
+    """What each namespace has been granted, has used, and has left. -A lists those with a budget, and -n
+    _group.NAME a group with its namespaces; usage -A lists all that were charged."""
+    key = "" if all_namespaces else options.namespace
+    if all_namespaces or key.startswith(GROUP):
         if names:
             raise click.UsageError("--all-namespaces and a name exclude each other")
-        with connected(options, "") as client:
-            sheet = client.sheet(form, "/v1/budgets", "groups", "budgets")
-        output.show(sheet, form)
+        with connected(options, key) as client:
+            group = key.removeprefix(GROUP) or None
+            sheet = client.sheet(form, "/v1/budgets", "groups", "budgets", group=group)
+        output.show(sheet, form, output.within(key))
         return
     wanted = names or (options.one_namespace(),)
     home = wanted[0] if len(set(wanted)) == 1 else ""

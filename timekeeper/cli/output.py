@@ -18,6 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.budgets.sentences import account_name
 from timekeeper.core.texts import only_printable
 
 
@@ -89,7 +91,10 @@ def listing(answer: Mapping[str, Any], *lists: str) -> dict[str, Any]:
 
 
 def within(namespace: str | None) -> str:
-    """The part of a sentence about nothing found that names the only namespace looked at; "" for all."""
+    """The part of a sentence about nothing found that names the only namespace or group looked at; "" for
+    all."""
+    if namespace and namespace.startswith(GROUP):
+        return f" in {account_name(namespace)}"
     return f" in namespace {namespace} (-A looks at all)" if namespace else ""
 
 

@@ -16,6 +16,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
 from timekeeper.cli.output import PrintedColumn, PrintedSheet
+from timekeeper.core.budgets.sentences import account_name
 from timekeeper.core.texts import moment
 from timekeeper.edge.clock import now_ms
 
@@ -65,7 +66,8 @@ def _refresh(client: Client, namespace: str | None, every_s: float, is_wide: boo
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
             sheet, ended = _sheets(client, "table", namespace)
-            title = f"{held(sheet)} in {namespace or 'all namespaces'}; Ctrl-C ends"
+            where = account_name(namespace) if namespace else "all namespaces"
+            title = f"{held(sheet)} in {where}; Ctrl-C ends"
             below = ("", _ENDED, output.table(ended, is_wide)) if ended.rows else ()
             screen.update(Group(title, "", output.table(sheet, is_wide), *sheet.notes, *below), refresh=True)
             time.sleep(every_s)

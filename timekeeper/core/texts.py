@@ -199,6 +199,13 @@ def received(granted: int, passed_on: int, each_period: int) -> str:
     )
 
 
+def request_notes(request: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The people to ask for more, and the text, of the API's answer."""
+    if request is None:
+        return ()
+    return f"For more, send this to {request['to']}; Bursar sends nothing:", request["text"]
+
+
 _UTC_TIME = re.compile(
     r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]+)?(?:Z| UTC)(?!\w)"
 )

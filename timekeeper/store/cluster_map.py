@@ -4,7 +4,7 @@ A leader names its term in its posts. Once another term has posted, an earlier o
 an old leader sends late does not change the map.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,11 +98,13 @@ class WaitingOfMap:
     more: dict[str, int]
     received_ms: int
 
-    def total_of(self, namespace: str) -> int | None:
-        """How many pods of the namespace wait; None: its number was left out of the post."""
-        listed = sum(each["namespace"] == namespace for each in self.pods)
+    def total_of(self, namespace: str, is_its: Callable[[str], bool]) -> int | None:
+        """How many pods of the namespace, or of a group's, wait; None: their number was left out of the
+        post."""
+        listed = sum(is_its(pod["namespace"]) for pod in self.pods)
+        unlisted = sum(pods for name, pods in self.more.items() if is_its(name))
         is_whole = len(self.pods) + sum(self.more.values()) == self.total
-        return listed + self.more.get(namespace, 0) if is_whole or namespace in self.more else None
+        return listed + unlisted if is_whole or namespace in self.more else None
 
 
 def waiting(connection: Connection) -> WaitingOfMap | None:

@@ -172,17 +172,18 @@ def _holds(now_ms: int) -> Expression:
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFilter:
     """A filter of sessions; an empty field matches any. ``state``: open or settled; of the open ones held, or
     ended; or all. ``span``: sessions that held cards at some time within it. ``after``: the UID after which
-    the page begins."""
+    the page begins. ``members``: those of these namespaces; None: of any."""
 
     namespace: str = ""
     node: str = ""
     state: str = "all"
     span: Interval | None = None
     after: str = ""
+    members: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,8 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
     found = select(SESSIONS.c.uid).where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
     if which.namespace:
         found = found.where(SESSIONS.c.namespace == which.namespace)
+    if which.members is not None:
+        found = found.where(SESSIONS.c.namespace.in_(which.members))
     if which.node:
         found = found.where(SESSIONS.c.node == which.node)
     holds = _holds(now_ms)

@@ -79,6 +79,7 @@ EXAMPLES: Mapping[str, str] = {
     "weights": "weights: {H100: 2.5, A100: 1.0}",
     "unitCosts": "unitCosts: {gpu.intel.com/tiles: 0.5}",
     "split": "split: {team-a: 30, team-b: 20.5}",
+    "leads": "leads: [Ada Lovelace, grace@example.com]",
     "devices": "devices: {example.com/npu: Example NPU}",
     "drivers": "drivers: {accelerator.example.com: {gpus: [kind = train], model: product}}",
     "priorityClasses": "priorityClasses: {inBudget: gpu-default-priority, overBudget: gpu-lower-priority}",

@@ -11,7 +11,7 @@ from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.budgets.policy import MODES
 from timekeeper.core.names import Mode
 from timekeeper.core.wire import StandingWord
-from timekeeper.runtime.flags import Parser, argument, group, path_or_none
+from timekeeper.runtime.flags import Parser, argument, group, namespace, path_or_none
 from webhook.admission.workloads import TemplatePath
 from webhook.settings.flag_values import OTHER_SCHEDULERS, other_schedulers, priority_class, template_paths
 
@@ -88,6 +88,7 @@ class ReviewSettings:
     )
     namespace: str = argument(
         *("-n", "--namespace"),
+        type=namespace,
         default="default",
         help="namespace of objects without one (default default)",
     )

@@ -219,6 +219,42 @@ def test_a_lead_splits_the_budget_of_the_own_group_and_grants_nothing_else(
     )
 
 
+def test_a_lead_sees_the_group_by_rights_to_its_namespaces_where_its_name_has_none(
+    stack: Stack, folder: Path
+) -> None:
+    account = "system:serviceaccount:bursar-leads:research"
+    run(stack.cp, LEADS, folder)
+    asked = {"group": "bursar.dev", "resource": "sessions", "verb": "get", "name": "_group.research"}
+    review = {"spec": {"user": account, "resourceAttributes": asked}}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert stack.cp.api.call("POST", path, review)["status"]["allowed"]
+    rule = {"apiGroups": ["bursar.dev"], "resources": ["budgets", "usage"], "verbs": ["get"]}
+    role = {"rules": [rule | {"resourceNames": ["_group.research"]}]}
+    patched = f"kubectl patch clusterrole bursar-lead-research --type merge -p '{json.dumps(role)}' > out"
+    run(stack.cp, f"{patched}; kubectl delete rolebinding bursar-lead-research -n team-b > out", folder)
+    pod = yaml.safe_load((ROOT / "deploy" / "samples" / "half-a-card.yaml").read_text())
+    pod["metadata"] |= {"name": "ours", "namespace": "team-b"}
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "100"}
+    stack.cp.api.call("POST", "/api/v1/namespaces/team-b/pods", pod)
+
+    def lead(command: str) -> str:
+        asked = f"kubectl bursar {command} -n _group.research 2>&1 || echo code $?"
+        return typed(stack, folder, asked, "research-leads")
+
+    assert "may not get sessions.bursar.dev _group.research" in lead("waiting")
+    bound = f"--clusterrole bursar-viewer --serviceaccount {account.partition(':')[2].partition(':')[2]}"
+    run(stack.cp, f"kubectl create rolebinding bursar-lead-research -n team-b {bound} > out", folder)
+    stack.wait("the pod that waits", lambda: ["team-b", "ours"] in rows_of(lead("waiting")))
+    assert rows_of(lead("budget"))[1:3] == [["_group.research", "IN_BUDGET"], ["team-b", "IN_BUDGET"]]
+    assert lead("top --once").splitlines() == ["No pod holds a card."]
+    run(stack.cp, "kubectl delete pod ours -n team-b --force --grace-period 0 > out 2>&1", folder)
+
+
+def rows_of(said: str) -> list[list[str]]:
+    """The first two words of each line."""
+    return [line.split()[:2] for line in said.splitlines()]
+
+
 DEVICE_CLASS = """kubectl create -f - > out <<'END'
 {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}}
 END

@@ -31,7 +31,7 @@ BUDGET: dict[str, object] = {
     **{"version": 1, "namespace": "team-c", "standing": "OVER_BUDGET", "onExhausted": "deny", "group": None},
     **{"granted": 1, "posted": 2, "pending": 0, "reserved": 0, "remaining": -1},
     **{"period": {"to": None}, "exhaustedAt": None, "mode": "enforce", "modeFrom": "cluster", "entry": None},
-    **{"placement": "on", "protect": None, "received": None},
+    **{"placement": "on", "protect": None, "received": None, "request": None},
     **{"maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
     "deciding": {"subject": "team-c", "remaining": -1, "to": None},
 }

@@ -98,6 +98,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("waiting ", ["train-0"], "pods -l"),
         ("budget ", ["namespaces-1", "namespaces-2"], "namespaces"),
         ("budget _", ["_group.research"], "configmaps -n bursar-system"),
+        ("top -n _", ["_group.research"], "configmaps -n bursar-system"),
         ("grant t 1 --group ", ["research"], "configmaps -n bursar-system"),
         ("grants --system-namespace x --group r", ["research"], "configmaps -n x"),
         ("grant t 1 --from namespaces-2", ["namespaces-2"], "namespaces"),

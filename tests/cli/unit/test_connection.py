@@ -125,18 +125,31 @@ def test_without_any_token_the_file_that_makes_the_first_account_is_named(subjec
 
 
 @pytest.mark.parametrize(
-    ("flags", "is_at_home"),
+    ("flags", "named", "page"),
     [
-        ({}, True),
-        ({"account": "me"}, True),
-        ({"account": "leads/lab"}, False),
-        ({"account": "leads/lab", "namespace": "team-a"}, True),
+        ({}, "team-a", "/namespaces/team-a"),
+        ({"account": "me"}, "team-a", "/namespaces/team-a"),
+        ({"account": "leads/lab"}, "team-a", "/"),
+        ({"account": "leads/lab", "namespace": "team-a"}, "team-a", "/namespaces/team-a"),
+        ({"namespace": "_group.lab"}, "_group.lab", "/groups/lab"),
     ],
 )
 def test_the_account_of_another_namespace_begins_at_the_first_page(
-    flags: dict[str, str], is_at_home: bool
+    flags: dict[str, str], named: str, page: str
 ) -> None:
-    assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
+    assert dashboard_page(options({}, **flags), named) == page
+
+
+def test_without_a_token_for_a_namespace_its_leads_are_named() -> None:
+    used = options({})
+
+    with pytest.raises(CommandError) as refused:
+        next(connection._tokens(used, used.accounts_for("team-a"), "team-a"))
+
+    assert refused.value.message.endswith(
+        "--account names another one, for leads of its group bursar-leads/NAME. The namespace is that of your"
+        " context: -n names yours."
+    )
 
 
 def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Budget entries: every field is read exactly, and every mistake is reported with its key, line and field."""
 
+import json
 from dataclasses import replace
 from datetime import date
 
@@ -407,6 +408,51 @@ def test_a_groups_split_has_a_part_for_each_namespace() -> None:
 )
 def test_a_split_that_is_not_right_is_told(key: str, text: str, field: str, problem: str) -> None:
     error = read_entry(key, text)
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, problem in error.problem) == (2, field, True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Ada Lovelace",
+        "ada.lovelace+gpu@example.com",
+        "J. O'Brien-Smith",
+        "\u00c9mile",
+        "\u0928\u093f\u0936\u093e",
+        "x" * 100,
+    ],
+)
+def test_a_groups_leads_are_names_as_people_write_them(name: str) -> None:
+    entry = read_entry("_group.lab", f'gpuHours: 1\nleads: ["{name}", grace_h]')
+
+    assert entry == Budget(GPU_HOUR, leads=(name, "grace_h"))
+
+
+@pytest.mark.parametrize(
+    ("key", "leads", "field", "problem"),
+    [
+        ("team-a", "[Ada]", "leads", "a group alone has leads"),
+        ("_defaults", "[Ada]", "leads", "a group alone has leads"),
+        ("_group.lab", "Ada", "leads", "not a list"),
+        ("_group.lab", f"[{', '.join(['Ada'] * 17)}]", "leads", "17 names"),
+        ("_group.lab", '[Ada, ""]', "leads[1]", '"" is not a valid value'),
+        *(
+            ("_group.lab", f"[{json.dumps(name)}]", "leads[0]", "is not a valid value")
+            for name in (
+                "x" * 101, " Ada", "Ada ", "Ada  Lovelace", "<b>Ada</b>", "[Ada](http://x.example)", "`Ada`",
+                "*Ada*", "_Ada_", "Ada _L_", "https://x.example", "www.x.example", "Ada WWW.x.example",
+                "Ada\nLovelace", "=HYPERLINK(1)", "@channel", "+1", "Ada\u202elovelace", "Ada|L", "Ada: L",
+                "$(id)", "Ada & Grace", 'Ada "L"', "Ada\\L", "\u200bAda", "Ada; rm",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_lead_that_is_no_plain_name_is_refused_by_its_field(
+    key: str, leads: str, field: str, problem: str
+) -> None:
+    error = read_entry(key, f"gpuHours: 9\nleads: {leads}")
 
     assert isinstance(error, EntryError)
     assert (error.line, error.field, problem in error.problem) == (2, field, True)

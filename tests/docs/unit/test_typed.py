@@ -92,7 +92,7 @@ TYPED = {
         "mv /etc": "docs/cluster/test_kube_scheduler.py",
     },
     "docs/leads.md": {
-        "budget _group.research": "cli/cluster/test_cli.py",
+        "budget -n _group.research": "cli/cluster/test_cli.py",
         "kubectl bursar grant": "cli/cluster/test_cli.py",
     },
     "docs/meter.md": {

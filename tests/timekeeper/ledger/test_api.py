@@ -208,6 +208,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
     assert budget == {
         "version": 1,
         "silentSince": None,
+        "request": None,
         "namespace": "team-a",
         "mode": "enforce",
         "modeFrom": "cluster",
@@ -255,7 +256,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
 def test_the_list_of_budgets_holds_every_entry(home: Town) -> None:
     (only,) = home.get("/v1/budgets").get_json()["budgets"]
 
-    assert {"version": 1, "silentSince": None, **only} == home.budget()
+    assert {"version": 1, "silentSince": None, "request": None, **only} == home.budget()
 
 
 def test_a_report_is_clipped_to_its_span_exactly(home: Town) -> None:

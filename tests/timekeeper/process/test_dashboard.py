@@ -23,7 +23,7 @@ from tests.timekeeper.dashboards import (
     status,
     waits,
 )
-from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, token, user_status
+from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0, token, user_status
 from timekeeper.api.sheets import BUDGETS as BUDGET_SHEET
 from timekeeper.api.sheets import DECISIONS, HELD, NODE_CHARGES, WAITING
 from timekeeper.api.sheets.sheet import Sheet
@@ -293,8 +293,8 @@ def test_a_lead_who_may_read_no_namespace_of_its_own_is_asked_for_a_group(
     assert said in html.unescape(page)
     assert "Anew in each period" not in page
     tabs = re.findall(r'<li><a href="([^"]+)"', page)
-    scoped = [f"/{each}?namespace=_group.lab" for each in ("waste", "costs", "decisions")]
-    assert tabs == ["/", "/groups", "/map", "/waiting", *scoped]
+    scoped = [f"/{each}?namespace=_group.lab" for each in ("waiting", "waste", "costs", "decisions")]
+    assert tabs == ["/", "/groups", "/map", *scoped]
     for path in scoped:
         assert status(visitor, path) == (200, "")
 
@@ -829,6 +829,72 @@ def test_a_lead_is_led_to_the_page_of_the_group(tmp_path: Path) -> None:
     assert status(client, "/") == (303, "/groups/lab")
     assert status(client, "/groups/lab")[0] == 200
     made.close()
+
+
+def test_a_lead_sees_the_state_of_the_members_and_what_they_run_and_wait_for(tmp_path: Path) -> None:
+    made = filled(tmp_path)
+    lead = token("system:serviceaccount:bursar-leads:lab")
+    made.books.reviews.tokens[lead] = user_status("lead")
+    elsewhere = {(resource, "") for resource in ("budgets", "sessions", "usage")} | {
+        ("sessions", "_group.lab")
+    }
+    made.books.reviews.denied |= {("lead", "get", *what) for what in elsewhere}
+    client = made.client()
+    log_in(client, lead)
+
+    page, waiting = (
+        client.get(path, base_url=URL).text for path in ("/groups/lab", "/waiting?namespace=_group.lab")
+    )
+
+    members = page.split('aria-label="Members"')[1].split("</table>")[0]
+    holding = page.split('aria-label="Pods that hold cards"')[1].split("</table>")[0]
+    assert [word in members for word in ("team-a", "team-b", "Runs out early", "Over budget")] == [True] * 4
+    pods = ("train-7", "infer-1", "train-v", "notebook")
+    assert [f">{pod}<" in holding.replace("<wbr>", "") for pod in pods] == [True, True, False, False]
+    assert ["train-<wbr>9" in waiting, "sweep-<wbr>1" in waiting] == [True, True]
+    assert client.get("/waste?namespace=_group.lab", base_url=URL).status_code == 200
+
+    made.books.reviews.denied.add(("lead", "get", "sessions", "team-b"))
+    made.books.clock.turn(2 * MINUTE)
+    page = client.get("/groups/lab", base_url=URL).text
+    assert "Not shown: lead may get sessions.bursar.dev of _group.lab in team-a alone" in page
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "account"),
+    [
+        ("/groups/lab", "leads of the group have <code>bursar-leads/lab</code>"),
+        ("/costs?namespace=_group.lab", "leads of the group have <code>bursar-leads/lab</code>"),
+        ("/waiting?namespace=_group.lab", "sessions.bursar.dev of _group.lab in team-a alone"),
+        ("/namespaces/team-b", "readers have <code>team-b/bursar-reader</code>"),
+        ("/decisions?namespace=team-b", "readers have <code>team-b/bursar-reader</code>"),
+    ],
+)
+def test_a_page_that_is_refused_names_the_account_that_sees_it(
+    path: str, account: str, visitor: Client
+) -> None:
+    log_in(visitor, READER)
+
+    answer = visitor.get(path, base_url=URL)
+
+    assert (answer.status_code, account in answer.text) == (403, True)
+
+
+def test_who_is_over_budget_reads_the_people_to_ask_and_the_text_to_send(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    leads = "leads: [Ada Lovelace, J. O'Brien]"
+    dashboards.books.entries(("_group.lab", f"gpuHours: 600\nperiod: month\n{leads}", 1))
+    log_in(visitor)
+
+    pages = ("/namespaces/team-b", "/pods/team-b/team-b-0", "/namespaces/team-a", "/groups/lab")
+    over, pod, within, group = (html.unescape(visitor.get(path, base_url=URL).text) for path in pages)
+
+    for page in (over, pod):
+        assert "Send this to Ada Lovelace, J. O'Brien (leads of group lab). Bursar sends nothing." in page
+        assert 'kubectl bursar grant team-b HOURS --group lab --reason "REASON"' in page
+    assert ["Ask for more" in page for page in (within, group)] == [False, False]
 
 
 def test_a_login_leads_to_the_page_that_was_shown_last_unless_another_is_asked_for(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ PAGES = {
     "/": "Budgets",
     "/namespaces/team-a": "team-a",
     "/namespaces/sandbox": "sandbox",
+    "/namespaces/team-b": "team-b",
     "/groups": "Groups",
     "/groups/lab": "Group lab",
     "/map": "Nodes and cards",
@@ -31,6 +32,7 @@ PAGES = {
     "/months": "Closed months",
     "/would": "What enforcement would have done",
     "/pods/team-a/train-9": "Pod/train-9",
+    "/pods/team-b/sweep-1": "Pod/sweep-1",
     "/namespaces/NOT%20VALID": "This address is not right",
 }
 

@@ -36,6 +36,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("lead", f"usage {GROUP} --use -o json", 0, [f"{130 * 3_600_000_000}", f"{105 * 3_600_000_000}"]),
         ("lead", PASSED, 0, ["ads now has 440.00 GPU-hours left of its own", "has 357.67"]),
         ("lead", "budget _group.lab", 1, ["needed"]),
+        ("lead", f"budget {GROUP}", 0, ["_group.research", "ads", "speech", "IN_BUDGET"]),
+        ("lead", f"top {GROUP} --once", 0, ["notebook-1", "BUSY is measured since 2026-11-20"]),
+        ("lead", f"waiting {GROUP}", 0, ["rank-4", "2h0m"]),
+        ("lead", f"held {GROUP}", 0, ["speech", "big-1", "budget"]),
+        ("lead", "top -n ads --once", 1, ["leads of its group bursar-leads/NAME"]),
+        ("lead", "top -n ads --once --account bursar-leads/research", 0, ["No pod holds a card."]),
+        ("lead", "top -A --once --account bursar-leads/research", 1, ["of leads bursar-leads/NAME with -n"]),
+        ("lead", f"explain rank-4 {GROUP}", 1, ["of a group, one of its namespaces"]),
+        ("member", f"top {GROUP} --once", 1, ["account bursar-leads/research or"]),
+        ("lead", f"check evening.yaml {GROUP}", 2, ['"_group.research" is not']),
+        ("member", "explain big-1", 0,
+         ["For more, send this to Ada Lovelace, grace@example.com (leads of group research)",
+          "_group.research has 357.7 GPU-hours of its budget left until 2026-12-01",
+          'at least 42.34 GPU-hours, for pod big-1. An administrator grants them: kubectl bursar grant'
+          ' _group.research 42.34 --reason "big-1"']),
+        ("member", "budget", 0, ["357.67"]),
+        ("administrator", "budget team-b", 0,
+         [f"send this to {'p' * 100} (lead of group lab)", "team-b is 32 GPU-hours over budget",
+          "kubectl bursar grant team-b HOURS --group lab"]),
+        ("member", f"waiting {GROUP} --account speech/bursar-reader", 1,
+         ["sessions.bursar.dev of _group.research in speech alone: it needs",
+          "of leads bursar-leads/NAME with -n _group.NAME"]),
         ("accountant", "report -A --month 2026-10", 0, [LONG, "10000.00", "10516.00"]),
         ("accountant", "audit --month 2026-10", 0, ["unchanged since it was closed"]),
         ("accountant", "audit --month 2026-09", 1, ["not as they were: charges", "-8.00 GPU-hours"]),
@@ -100,8 +122,8 @@ def test_the_commands_for_accountants_have_the_month_that_is_in_the_ledger(folde
     assert (folder / "focus.csv").read_text().startswith("BilledCost,BillingAccountId,")
 
 
-def test_there_are_five_tasks_for_each_of_four_people_and_four_for_who_is_new() -> None:
+def test_there_are_tasks_for_each_of_four_people_and_for_who_is_new() -> None:
     text = (ROOT / "tests" / "timekeeper" / "tasks.md").read_text()
 
     rows = [part.count("\n| ") - 1 for part in text.split("\n## ")[1:]]
-    assert rows == [5, 5, 5, 5, 4]
+    assert rows == [7, 5, 6, 5, 4]

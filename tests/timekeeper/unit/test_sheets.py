@@ -43,7 +43,7 @@ def budget(**changed: Any) -> Json:
         **{"mode": "enforce", "modeFrom": "cluster", "placement": "on", "period": {"to": MIDNIGHT}},
         **{"granted": 10 * HOUR, "posted": 2 * HOUR, "pending": HOUR // 2, "reserved": HOUR // 100},
         **{"remaining": 749 * HOUR // 100, "exhaustedAt": None, "group": None, "protect": None},
-        **{"received": None, "maxGPUsMilli": None, "maxGPUsPerPodMilli": None},
+        **{"received": None, "maxGPUsMilli": None, "maxGPUsPerPodMilli": None, "request": None},
         "deciding": {"subject": "team-a", "remaining": 749 * HOUR // 100, "to": MIDNIGHT},
         **changed,
     }
@@ -276,8 +276,8 @@ def test_an_unlimited_budget_of_a_file_has_no_number() -> None:
 @pytest.mark.parametrize("rows", [499, 500])
 def test_a_life_says_where_it_is_cut(rows: int) -> None:
     charges = [{"claim": "c", "bound": at, "sentence": "Charged."} for at in range(rows)]
-    life = {"subject": "claim/c", "namespace": "a", "steps": [], "charges": charges, "waitsFor": []}
-    life |= {"budget": "It has a budget.", "received": "", "mode": "", "protected": []}
+    life: Json = {"subject": "claim/c", "namespace": "a", "steps": [], "charges": charges, "waitsFor": []}
+    life |= {"budget": "It has a budget.", "received": "", "mode": "", "protected": [], "request": None}
 
     assert decisions.LIFE.table(life, MIDNIGHT)["warnings"] == [
         "Only its newest 500 decisions and charges are read; decisions and usage have all."
@@ -293,8 +293,14 @@ def test_a_table_s_cells_and_sentences_have_the_times_of_the_zone() -> None:
         "first": MIDNIGHT - 3_600_000,
         "sentence": "Refused: a.",
     }
-    life = {"subject": "Pod/p", "namespace": "a", "steps": [step], "charges": [], "waitsFor": []}
-    life |= {"budget": "Until 2026-11-30T15:00:00Z.", "received": "", "mode": "", "protected": []}
+    life: Json = {"subject": "Pod/p", "namespace": "a", "steps": [step], "charges": [], "waitsFor": []}
+    life |= {
+        "budget": "Until 2026-11-30T15:00:00Z.",
+        "received": "",
+        "mode": "",
+        "protected": [],
+        "request": None,
+    }
 
     rows = decisions.LIFE.table(life, MIDNIGHT, ZoneInfo("Asia/Tokyo"))["rows"]
 
@@ -473,7 +479,7 @@ def life(*steps: Json, **more: object) -> Json:
         "received": "",
         "mode": "",
     }
-    return answer | {"namespace": "team-a", "subject": "Pod/a", "protected": []} | more
+    return answer | {"namespace": "team-a", "subject": "Pod/a", "protected": [], "request": None} | more
 
 
 def test_the_life_of_a_pod_begins_with_what_it_waits_for_and_goes_on_oldest_first() -> None:

@@ -39,7 +39,7 @@ CARDS = admitted(limits_of("main", nvidia_com__gpu="1"))
 LONG = admitted(half(), terminationGracePeriodSeconds=601)
 DENIED = (
     "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the budget"
-    " is raised. Ask your budget administrator."
+    " is raised. Ask your budget administrator: kubectl bursar budget has names and a text."
 )
 GATE = "It would wait behind a gate until the namespace's {} lets it through."
 GRACE = (

@@ -389,7 +389,7 @@ def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
         " denied the request: exceeded quota: "
         "Namespace denying has used its GPU budget (onExhausted: deny). 1.00 GPU-hours are left; "
         "this pod asks for 0.5 cards. New GPU pods are refused until the budget is raised. Ask your budget "
-        "administrator."
+        "administrator: kubectl bursar budget has names and a text."
     )
     assert created(world, "denying", manifest("without", plain())) == PASSES
 

@@ -284,7 +284,8 @@ def test_each_field_of_a_budget_has_an_example_that_is_taken(field: str) -> None
 
     assert EXAMPLES[field].startswith(f"{field}: ")
     assert not isinstance(
-        read_entry("_group.a" if field == "split" else "team-a", amount + EXAMPLES[field]), EntryError
+        read_entry("_group.a" if field in ("split", "leads") else "team-a", amount + EXAMPLES[field]),
+        EntryError,
     )
 
 

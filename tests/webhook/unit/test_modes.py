@@ -280,7 +280,7 @@ def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> 
     assert answer.refusal == (
         "exceeded quota: Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are "
         "refused until the budget is raised or the next period begins (2026-12-01 00:00 UTC). Ask your "
-        "budget administrator."
+        "budget administrator: kubectl bursar budget has names and a text."
     )
 
 
@@ -301,7 +301,8 @@ def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
 
     assert answer.refusal == (
         "exceeded quota: Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are "
-        "refused until the budget is raised. Ask your budget administrator."
+        "refused until the budget is raised. Ask your budget administrator: kubectl bursar budget has names"
+        " and a text."
     )
 
 

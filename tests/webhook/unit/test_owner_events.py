@@ -74,7 +74,7 @@ def test_what_the_namespace_has_used_meanwhile_and_the_pod_asks_for_makes_no_oth
     (text,) = {event[2] for event in queue.posted}
     assert text.endswith(
         "(onExhausted: deny). New GPU pods are refused until the budget is raised. Ask your "
-        "budget administrator."
+        "budget administrator: kubectl bursar budget has names and a text."
     )
 
 

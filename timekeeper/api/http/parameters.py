@@ -159,7 +159,9 @@ def no_cursor(name: str) -> Problem:
     return bad(name, _NO_PLACE)
 
 
-_NAMESPACE = like(object_names.NAMESPACE, "not a valid namespace name")
+_NAMESPACE = like(
+    object_names.NAMESPACE, "it must be the name of a namespace; of a group, one of its namespaces"
+)
 _SUBJECT = like(object_names.SUBJECT, "it must be the name of a namespace, or _group.NAME")
 _GROUP_NAME = like(object_names.NAMESPACE, "not a valid name of a group")
 _IN_PATH: tuple[None, str, bool] = (None, "path", True)

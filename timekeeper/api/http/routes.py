@@ -3,6 +3,7 @@ makes the OpenAPI document."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
@@ -16,6 +17,9 @@ from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.services import Services
 from timekeeper.api.sheets.sheet import Sheet
+from timekeeper.core.budgets.policy import group_key
+from timekeeper.core.names import DOMAIN
+from timekeeper.core.violation import first_of
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.wire.forms import fits, sentence
@@ -24,15 +28,18 @@ JSON = "application/json"
 CSV = "text/csv"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 TABLE_ROWS = 10_000  # of one answer without a limit
+_MOST_ASKED, _MOST_NAMED = 100, 4  # namespaces of a group whose rights are looked up, and named
 
 
 @dataclass(frozen=True, slots=True)
 class Right:
     """The required right in API group ``bursar.dev``: in the request's namespace if it names one, else in
-    all; for a group of namespaces, on the resource named by its key."""
+    all; for a group of namespaces, on the resource named by its key; with ``by_members`` also in each of
+    them."""
 
     verb: str
     resource: str
+    by_members: bool = False
 
 
 def check(name: str, text: str, form: Meta) -> None:
@@ -122,7 +129,9 @@ def serve(app: Flask, services: Services, route: ApiRoute, handler: Handler) -> 
         sheet = None if options is None else route.sheets.get(given.get("table", ""), route.sheet)
         if sheet and given.get("format", "json") != "json":
             raise bad("format", "it must be json where a Table is asked for")
-        subject = given.get("namespace") or given.get("subject") or ""
+        group = given.get("group")  # of reports: what to group by
+        of_group = group_key(group) if isinstance(group, str) else ""
+        subject = given.get("namespace") or given.get("subject") or of_group
         if route.right is not None:
             admit(services, route.right, subject)
         if sheet is not None and any(each.name == "limit" for each in route.parameters):
@@ -185,9 +194,31 @@ def admit(services: Services, right: Right, subject: str) -> Caller:
     """The caller, if it may do this to a namespace, a group (by its key), or with an empty ``subject`` to
     all. Raises a Problem."""
     authorization = request.headers.get("Authorization")
-    if is_group(subject):
+    if not is_group(subject):
+        return services.gate.allow(authorization, right.verb, right.resource, subject)
+    try:
         return services.gate.allow(authorization, right.verb, right.resource, "", subject)
-    return services.gate.allow(authorization, right.verb, right.resource, subject)
+    except Problem as problem:
+        if problem.status != HTTPStatus.FORBIDDEN or not right.by_members:
+            raise
+        return _admitted_by_members(services, right, subject, problem)
+
+
+def _admitted_by_members(services: Services, right: Right, key: str, refused: Problem) -> Caller:
+    """The caller, if it may do this in each namespace that is in the group now. Raises ``refused``, or a
+    Problem that names those where it may."""
+    with services.ledger.store.reading() as connection:
+        members = services.ledger.members(connection, key)
+    caller = services.gate.caller(request.headers.get("Authorization"))
+    asked = members if len(members) <= _MOST_ASKED else ()
+    mine = [name for name in asked if may(partial(admit, services, right, name))]
+    if not mine:
+        raise refused
+    if len(mine) < len(members):
+        what = f"{caller.username} may {right.verb} {right.resource}.{DOMAIN} of {key}"
+        need = f"it needs the right on {key}, or in each of its namespaces"
+        raise Problem(HTTPStatus.FORBIDDEN, f"{what} in {first_of(mine, _MOST_NAMED)} alone: {need}")
+    return caller
 
 
 def may(check: Callable[[], object]) -> bool:

@@ -17,6 +17,7 @@ from timekeeper.accounts.budget_history import DEFAULTS, GROUP, BudgetEntry, His
 from timekeeper.accounts.card_use.idleness import IdleAction
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import NO_GRANTS
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.usage import (
     PricedCorrection,
     PriceInterval,
@@ -31,7 +32,7 @@ from timekeeper.core.ledger.months import Months
 from timekeeper.core.names import Mode
 from timekeeper.core.protected import Published, decoded
 from timekeeper.core.wire import StandingWord
-from timekeeper.store import accounts, ledger, months
+from timekeeper.store import accounts, held_pods, ledger, months
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.upgrade import take_time
 from timekeeper.store.reports import reports
@@ -51,6 +52,12 @@ def _rows(connection: Connection, history: History, subjects: Collection[str]) -
     if more := groups - rows.keys():
         rows |= accounts.rows(connection, more)
     return rows
+
+
+def held_of(connection: Connection, history: History, subject: str, now_ms: int) -> list[HeldPod]:
+    """The pods behind the gate of a namespace, or of a group's; "": of all."""
+    pods = held_pods.held(connection, "" if is_group(subject) else subject)
+    return [pod for pod in pods if history.covers(subject, pod.namespace, now_ms)]
 
 
 FASTEST = 1  # compresses a megabyte in milliseconds, once per revision
@@ -169,11 +176,15 @@ class LedgerReader:
         at most ``limit``, after the given name; with ``group`` of those that are in it now. Also the name
         after which the next page begins; empty on the last page."""
         with self.store.reading() as connection:
-            now_ms, history = self.moment(connection)
-            left = [name for name in self._listed(connection) if name > after]
-            left = [name for name in left if group in ("", history.group(name, now_ms))]
+            names = self.members(connection, GROUP + group if group else "")
+            left = [name for name in names if name > after]
             page = left if limit is None else left[:limit]
             return self._readings(connection, page), page[-1] if len(page) < len(left) else ""
+
+    def members(self, connection: Connection, key: str) -> list[str]:
+        """The namespaces in the group of this key now, of those that `account_page` lists; "": all."""
+        now_ms, history = self.moment(connection)
+        return [name for name in self._listed(connection) if history.covers(key, name, now_ms)]
 
     def all_accounts(self) -> tuple[list[AccountReading], list[AccountReading]]:
         """What `account_page` gives without a limit, and `group_accounts`, of one moment."""

@@ -10,6 +10,9 @@ from msgspec import Meta
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.card_use.idleness import IdleAction
+from timekeeper.accounts.held.needs import BudgetNeed
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.requests import people_to_ask, request_for_more
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import (
@@ -175,10 +178,19 @@ class BudgetAnswer(AccountAnswer):
     warnings: list[str]
 
 
+class RequestAnswer(TypedDict):
+    """How its people ask for more. `to`: the leads of its group by name, or who else can help; `text`: what
+    they may send, with what is left and wanted. Nothing is sent."""
+
+    to: str
+    text: str
+
+
 class OneBudget(BudgetAnswer, Versioned):
-    """One budget. `silentSince`: see `BudgetsAnswer`."""
+    """One budget. `silentSince`: see `BudgetsAnswer`; `request`: null: it is not over budget."""
 
     silentSince: int | None
+    request: RequestAnswer | None
 
 
 class BrokenEntryAnswer(TypedDict):
@@ -282,7 +294,8 @@ def register(app: Flask, services: Services) -> None:
         account = services.ledger.account_now(call.given["namespace"])
         group = account.statement.in_force.budget.group
         shown = _shown(account, not group or may(lambda: admit(services, _RIGHT, GROUP + group)))
-        return answer(OneBudget(version=1, silentSince=account.silent_since, **shown))
+        request = request_answer(account.namespace, account.statement)
+        return answer(OneBudget(version=1, silentSince=account.silent_since, request=request, **shown))
 
     def balances(call: Call) -> Response:
         after = shaped(call.get("after"), str)
@@ -364,6 +377,14 @@ def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | 
         "placement": placement,
         "warnings": [*ineffective_fields(budget, placement), *warnings],
     }
+
+
+def request_answer(
+    subject: str, statement: Statement, need: BudgetNeed | None = None, pod: HeldPod | None = None
+) -> RequestAnswer | None:
+    """What `request_for_more` says."""
+    text = request_for_more(subject, statement, need, pod)
+    return {"to": people_to_ask(statement), "text": text} if text else None
 
 
 def deciding_answer(account: AccountReading) -> DecidingAnswer:

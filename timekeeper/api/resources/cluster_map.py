@@ -15,13 +15,14 @@ from timekeeper.api import sheets
 from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, cursor, shaped
+from timekeeper.api.http.parameters import SUBJECT_AS_NAMESPACE as SUBJECT
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import stated
+from timekeeper.api.ledger.ledger_reader import held_of, stated
 from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.store import cluster_map, held_pods, sessions
+from timekeeper.store import cluster_map, sessions
 from timekeeper.store.cluster_map import NodeSums
 from timekeeper.store.engine.engine import Connection
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
@@ -117,9 +118,9 @@ WAITING = ApiRoute(
     path="/v1/waiting",
     about="the pods that are not bound, and why, those that wait longest first; at most 500 of all"
     " namespaces",
-    right=_RIGHT,
+    right=Right("get", "sessions", by_members=True),
     answers={JSON: WaitingAnswer},
-    parameters=(NAMESPACE, POD),
+    parameters=(SUBJECT, POD),
     sheet=sheets.WAITING,
 )
 ROUTES = (POST, CLUSTER, WAITING)
@@ -149,16 +150,20 @@ def register(app: Flask, services: Services) -> None:
             now_ms, history = services.ledger.moment(connection)
             needs = _needs(connection, history, namespace, now_ms) if found is not None else {}
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
+
+        def is_its(name: str) -> bool:
+            return history.covers(namespace, name, now_ms)
+
         placement = own or history.settings(now_ms).placement
         if found is None:
             return answer(WaitingAnswer(version=1, placement=placement, posted=None, total=None, pods=[]))
         pods: list[Any] = [
             {**each, "created": found.received_ms - each["age_ms"]}
             for each in found.pods
-            if namespace in ("", each["namespace"])
+            if is_its(each["namespace"])
         ]
         pods = [{**pod, "reason": _with_need(pod["reason"], needs.get(pod["uid"], ""))} for pod in pods]
-        total = found.total_of(namespace) if namespace else found.total
+        total = found.total_of(namespace, is_its) if namespace else found.total
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
             total = len(pods) if is_whole else None
@@ -171,7 +176,7 @@ def register(app: Flask, services: Services) -> None:
 
 def _needs(connection: Connection, history: History, namespace: str, now_ms: int) -> dict[str, str]:
     """By UID, what the budget lacks for held pods, of which those of a gang are one."""
-    pods = held_pods.held(connection, namespace)
+    pods = held_of(connection, history, namespace, now_ms)
     lookahead_ms = history.settings(now_ms).lookahead_ms
     accounts = stated(connection, history, {pod.namespace for pod in pods}) if pods else {}
     found: dict[tuple[str, str], str] = {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claims.claim_findings import read_findings
 from timekeeper.accounts.claims.sentences import claim_sentence
@@ -14,6 +14,7 @@ from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.needs import BudgetNeed, budget_need
 from timekeeper.accounts.held.order import HeldPod, in_order
+from timekeeper.accounts.requests import budget_sentence
 from timekeeper.accounts.session import Session
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import AmountAnswer, Versioned, amount_of, answer
@@ -28,6 +29,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
+from timekeeper.api.resources.budgets import RequestAnswer, request_answer
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.api.sheets.decisions import MOST_OF_LIFE
 from timekeeper.core.budgets.modes import mode_sentence
@@ -46,7 +48,6 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.gang_owners import OWNERS
 from timekeeper.core.ledger.hold import CLOCK_WAS_SET
-from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
@@ -102,7 +103,8 @@ class ExplanationAnswer(Versioned):
     sessions; `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
     namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its mode
     now, and what follows, empty where it is the cluster's; `protected`: what its entry protects, and whether
-    these pods are, else empty."""
+    these pods are, else empty; `request`: null: it is not over budget, and no pod waits for more than is
+    left."""
 
     namespace: str
     subject: str
@@ -113,6 +115,7 @@ class ExplanationAnswer(Versioned):
     received: str
     mode: str
     protected: list[str]
+    request: RequestAnswer | None
 
 
 POD_ROUTE = ApiRoute(
@@ -182,7 +185,9 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         protected = read_protected(connection, history, which.namespace, published, now_ms)
         has_claims = any(each.session.is_claim for each in charged)
         orphans = _orphans(connection, which.namespace) if has_claims else set()
-    visible = visible_to(services, which.namespace)
+    visible, place = visible_to(services, which.namespace), _place(waits, held)
+    lookahead_ms = history.settings(now_ms).lookahead_ms
+    need = budget_need(place[-1], statement, lookahead_ms, now_ms) if place else None
     body: ExplanationAnswer = {
         "version": 1,
         "namespace": which.namespace,
@@ -191,13 +196,14 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "charges": [_charge(each, each.session.name in orphans) for each in charged],
         "waitsFor": [
             *before,
-            *_waits_for(waits, held, statement, history, now_ms),
+            *_waits_for(waits, place, need, statement, history, now_ms),
             *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
         ],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, statement.received),
         "mode": _mode(which.namespace, history, now_ms),
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
+        "request": request_answer(which.namespace, statement, need, place[-1] if place else None),
     }
     return answer(body)
 
@@ -333,27 +339,35 @@ def _is_of(session: Session, uid: str) -> bool:
     return session.uid == uid or any(each.startswith(f"{uid}/") for each in session.users.split())
 
 
+def _place(last: Decision | None, held: list[HeldPod]) -> list[HeldPod]:
+    """The queue of its namespace up to this decision's pod, or its gang as one; empty: it is not held."""
+    named = {pod.uid: pod.released_with for pod in held}
+    mine = named.get(last.uid) if last is not None else None
+    queue = in_order(pod for pod, _ in gangs_as_one(held)) if mine else []
+    return queue[: 1 + [pod.released_with for pod in queue].index(mine)] if mine else []
+
+
 def _waits_for(
-    last: Decision | None, held: list[HeldPod], statement: Statement, history: History, now_ms: int
+    last: Decision | None,
+    place: list[HeldPod],
+    need: BudgetNeed | None,
+    statement: Statement,
+    history: History,
+    now_ms: int,
 ) -> Iterator[str]:
-    """What would have to change for the pod of this decision, among the held pods of its namespace."""
+    """What would have to change for the pod of this decision, at this place among the held ones."""
     if last is None:
         return
-    waits = next((each for each in held if each.uid == last.uid), None)
-    if waits is None or last.reason != WAITS_FOR_CLAIMS:  # a pod whose claims are known waits for others
+    if not place or last.reason != WAITS_FOR_CLAIMS:  # a pod whose claims are known waits for others
         yield from waits_for(last.figures)
     of_gang = str(last.figures.get(MESSAGE, "")) if last.kind == GANG else ""
-    if of_gang and (waits is None or UNPAID not in of_gang):  # else what follows says more
+    if of_gang and not (place and UNPAID in of_gang):  # else what follows says more
         yield of_gang.rstrip(".")
-    need = None
-    if waits is not None:
-        queue = in_order(each for each, _ in gangs_as_one(held))
-        mine = next(each for each in queue if each.gang == waits.gang and (each.gang or each == waits))
-        by_other = SCHEDULER_NAME in last.figures
-        place = _ahead(queue[: queue.index(mine)])
-        need = budget_need(mine, statement, history.settings(now_ms).lookahead_ms, now_ms)
+    if place:
+        mine, by_other = place[-1], SCHEDULER_NAME in last.figures
         whose = f"gang {mine.gang.split('/')[1]} " if mine.is_gang else ""
-        yield f"{whose}{_release_needs(mine, need, by_other, history, now_ms)}; {place} ahead"
+        needs = _release_needs(mine, need, by_other, history, now_ms)
+        yield f"{whose}{needs}; {_ahead(place[:-1])} ahead"
     if statement.standing == "OVER_BUDGET" and need is None:
         yield budget_sentence(last.namespace, statement)
 
@@ -411,18 +425,3 @@ def _received(namespace: str, statement: Statement, amount: int) -> str:
     group = statement.group
     each = dict(group.in_force.budget.split).get(namespace, 0) if group else 0
     return f"{namespace} has {received(granted, amount, each)}"
-
-
-def budget_sentence(namespace: str, statement: Statement) -> str:
-    """The account that decides the standing, in a sentence."""
-    account = statement.deciding
-    left = account.balance.remaining
-    if left is None:
-        return f"{namespace} has no GPU budget: it is unlimited"
-    key = account.in_force.key
-    whose = key if is_group(key) else namespace
-    until = "" if account.ends_ms >= FOREVER_MS else f" until {timestamp(account.ends_ms)}"
-    (hours,) = apart(abs(left))
-    if left > 0:
-        return f"{whose} has {hours} GPU-hours of its budget left{until}"
-    return f"{whose} is {hours} GPU-hours over budget{until}"

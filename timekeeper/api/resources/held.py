@@ -11,11 +11,10 @@ from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_grou
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import Paged, answer
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
+from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import stated
-from timekeeper.store import held_pods
+from timekeeper.api.ledger.ledger_reader import held_of, stated
 from timekeeper.store.ledger import waiting as rates_of_waiting
 
 _PAGE = 1_000
@@ -52,9 +51,9 @@ HELD = ApiRoute(
     path="/v1/held",
     about="pods that wait behind the gate bursar.dev/budget, in the order of their release; by namespace;"
     " a gang is one row",
-    right=Right("get", "sessions"),
+    right=Right("get", "sessions", by_members=True),
     answers={JSON: HeldAnswer},
-    parameters=(NAMESPACE, LIMIT, AFTER),
+    parameters=(SUBJECT_AS_NAMESPACE, LIMIT, AFTER),
     sheet=sheets.HELD,
 )
 ROUTES = (HELD,)
@@ -87,14 +86,14 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, HELD, list_held)
 
 
-def _queues(services: Services, namespace: str, first: str, limit: int) -> list[HeldRow]:
-    """The queues of the namespaces from ``first`` on, by name, or of one: whole ones, as many as have more
+def _queues(services: Services, subject: str, first: str, limit: int) -> list[HeldRow]:
+    """The queues of the subject's namespaces from ``first`` on, by name: whole ones, as many as have more
     than ``limit`` rows beside those of ``first``."""
     ledger = services.ledger
     with ledger.store.reading() as connection:
         now_ms, history = ledger.moment(connection)
         lookahead_ms = history.settings(now_ms).lookahead_ms
-        pods = sorted(held_pods.held(connection, namespace), key=lambda each: each.namespace)
+        pods = sorted(held_of(connection, history, subject, now_ms), key=lambda pod: pod.namespace)
         by_name: dict[str, dict[str, tuple[HeldPod, int]]] = {}  # namespace -> UID -> pod and number
         listed = 0
         for name, mine in groupby(pods, key=lambda each: each.namespace):

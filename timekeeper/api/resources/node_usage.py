@@ -9,12 +9,13 @@ from flask import Flask, Response, request
 from msgspec import Raw
 
 from timekeeper import metrics
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.card_use.figures import CardSample, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.api.http.answers import CONTENT_TYPE, Versioned, answer
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import NAMESPACE
+from timekeeper.api.http.parameters import NAMESPACE, SUBJECT_AS_NAMESPACE
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.intervals import report_interval_ms
@@ -118,9 +119,9 @@ class Idle(Versioned):
 IDLE = ApiRoute(
     path="/v1/idle",
     about="pods that use less than `idleBelow` of what they hold, as node agents, and Prometheus, measure it",
-    right=Right("get", "sessions"),
+    right=Right("get", "sessions", by_members=True),
     answers={JSON: Idle},
-    parameters=(NAMESPACE,),
+    parameters=(SUBJECT_AS_NAMESPACE,),
 )
 ROUTES = (REPORT, MEASURED, OVERUSE, IDLE)
 
@@ -160,19 +161,23 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, OVERUSE, overuse)
 
 
-def idle_pods(services: Services, namespace: str = "") -> Idle:
-    """The pods of the namespace, or of all, that are idle now."""
+def idle_pods(services: Services, subject: str = "") -> Idle:
+    """The pods of the namespace, of a group's, or of all, that are idle now."""
     ledger = services.ledger
     with ledger.store.reading() as connection:
         now_ms, history = ledger.moment(connection)
         settings = history.settings(now_ms)
-        found = node_usage.idle(connection, now_ms, namespace)
+        found = node_usage.idle(connection, now_ms, "" if is_group(subject) else subject)
         measuring = node_usage.measuring(connection, now_ms)
     return {
         "version": 1,
         "after": settings.idle_after_ms,
         "below": settings.idle_below_milli,
-        "pods": [_pod(pod, pod.period.since_ms, pod.period.seen_ms) for pod in found],
+        "pods": [
+            _pod(pod, pod.period.since_ms, pod.period.seen_ms)
+            for pod in found
+            if history.covers(subject, pod.namespace, now_ms)
+        ],
         "prometheus": _measuring(measuring) if measuring else None,
     }
 

@@ -1,12 +1,13 @@
 """``GET /v1/sessions``: which pod held which cards, when, and its charge. ``GET /v1/doubts``: what of running
 sessions is not certain, and what is not charged yet."""
 
+from dataclasses import replace
 from typing import Literal, TypedDict
 
 import orjson
 from flask import Flask, Response
 
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claims.claim_findings import read_claims, read_findings
 from timekeeper.accounts.claims.claim_sessions import decode_devices
@@ -18,9 +19,9 @@ from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
     LIMIT,
-    NAMESPACE,
     NODE,
     STATE,
+    SUBJECT_AS_NAMESPACE,
     TO,
     cursor,
     shaped,
@@ -163,9 +164,9 @@ class DoubtsAnswer(Versioned):
 SESSIONS = ApiRoute(
     path="/v1/sessions",
     about="sessions by the UIDs of their pods; with times, those that held their cards then",
-    right=Right("get", "sessions"),
+    right=Right("get", "sessions", by_members=True),
     answers={JSON: SessionsAnswer},
-    parameters=(NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
+    parameters=(SUBJECT_AS_NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
     sheet=sheets.SESSIONS,
 )
 DOUBTS = ApiRoute(
@@ -187,7 +188,10 @@ def register(app: Flask, services: Services) -> None:
         with ledger.store.reading() as connection:
             now_ms, history = ledger.moment(connection)
             zone = history.settings(now_ms).time_zone
-            found = sessions.page(connection, _which(call, zone), now_ms, limit + 1)
+            which, subject = _which(call, zone), call.get("namespace", "")
+            if is_group(subject):
+                which = replace(which, namespace="", members=tuple(ledger.members(connection, subject)))
+            found = sessions.page(connection, which, now_ms, limit + 1)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
         rows = [_shown(each, history) for each in found[:limit]]
         return answer(SessionsAnswer(version=1, sessions=rows, next=follows), follows)

@@ -128,6 +128,7 @@ BUDGET = Sheet(
         *_as_of(answer),
         *map(_limit, filter(_left_of, _known(answer))),
         *_notes(_known(answer)),
+        *texts.request_notes(answer["request"]),
     ),
 )
 GRANTS = Sheet(

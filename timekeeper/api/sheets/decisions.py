@@ -19,7 +19,7 @@ from timekeeper.api.sheets.sheet import (
     Sheet,
 )
 from timekeeper.core.decisions import PLACED
-from timekeeper.core.texts import NOT_PLACED, NOTHING_RECORDED, apart, moment
+from timekeeper.core.texts import NOT_PLACED, NOTHING_RECORDED, apart, moment, request_notes
 from timekeeper.core.violation import first_of
 
 _MOST_NODES = 4
@@ -72,6 +72,7 @@ def _lines(answer: Json) -> Iterator[Json]:
     if answer["budget"] not in answer["waitsFor"]:
         yield _at(answer["budget"])
     yield from map(_at, filter(None, (answer["received"], answer["mode"], *answer["protected"])))
+    yield from map(_at, request_notes(answer["request"]))
 
 
 def _at(sentence: str) -> Json:

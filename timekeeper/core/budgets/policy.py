@@ -79,6 +79,7 @@ class Budget:
     host_share_milli: int | None = None  # None: the cluster's
     # of a group's entry: (namespace, amount) that it passes on anew in each of its periods
     split: tuple[tuple[str, int], ...] = ()
+    leads: tuple[str, ...] = ()  # of a group's entry: names of people that its namespaces ask for more
     protect: Protection | None = None  # which pods keep class and cards when the budget is spent
     # auto: the pods of a parallel Job and its like start together, by the fields of these
     gangs: str = "annotated"

@@ -153,6 +153,9 @@ def _without_effect(
         )
     if SPLIT in fields:
         yield from _mistaken_split(key, line_of(fields[SPLIT]), budget)
+    if LEADS in fields and not key.startswith(policy.GROUP):
+        problem = "a group alone has leads"
+        yield BadEntryError(line_of(fields[LEADS]), LEADS, problem, "the field in _group.NAME")
     if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
         problem = "nothing is carried over where the period is once"
         yield BadEntryError(line_of(fields["carryOver"]), "carryOver", problem, "omit the field")
@@ -182,7 +185,8 @@ def _check_key(key: str) -> None:
         raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
 
-SPLIT = "split"
+SPLIT, LEADS = "split", "leads"
+MOST_LEADS = 16
 CLASSES, KEEP = "priorityClasses", "keep"
 _PRICES = "prices"  # becomes the attributes price and later_prices
 
@@ -295,9 +299,13 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
     fields, ended = _without_ended(fields, _ENDED_OF_BUDGETS)
-    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, PROTECT), mistakes)
+    values = _read_fields(
+        fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, LEADS, PROTECT), mistakes
+    )
     if SPLIT in fields:
         values["split"] = _split(fields[SPLIT], mistakes)
+    if LEADS in fields:
+        values["leads"] = _leads(fields[LEADS], mistakes)
     if PROTECT in fields:
         values["protect"] = read_protection(fields[PROTECT], mistakes)
     if CLASSES in fields:
@@ -321,6 +329,14 @@ def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
         for name, value in parts.items()
     }
     return tuple(sorted((name, amount) for name, amount in amounts.items() if amount is not None))
+
+
+def _leads(node: yaml.Node, mistakes: Mistakes) -> tuple[str, ...]:
+    names = mistakes.tried(values_of, node, LEADS, scalars.person, mistakes) or ()
+    if len(names) > MOST_LEADS:
+        problem = f"{len(names)} names are too many"
+        mistakes.found.append(BadEntryError(line_of(node), LEADS, problem, f"at most {MOST_LEADS} names"))
+    return names
 
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:

@@ -8,11 +8,13 @@ from datetime import date
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
+from unicodedata import category
 
 from timekeeper.core.budgets import policy
 from timekeeper.core.budgets.policy import GPU_HOUR
 
 LONGEST_NAME = 256  # characters of a user's or group's name
+LONGEST_PERSON = 100
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -173,6 +175,20 @@ def user_or_group(text: str) -> str:
     if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
         raise BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
     return text
+
+
+def person(text: str) -> str:
+    """A person's name or address: plain words, of which nothing becomes a link, markup or a formula where
+    they are pasted."""
+    if len(text) > LONGEST_PERSON or not all(map(_is_plain, text.split(" "))):
+        allowed = "words of letters, digits and . ' _ + - @ that begin with a letter or digit"
+        raise BadValueError(f"a name or address of at most {LONGEST_PERSON} characters: {allowed}")
+    return text
+
+
+def _is_plain(word: str) -> bool:
+    letters = (letter.isalnum() or letter in ".'_+-@" or category(letter) in ("Mc", "Mn") for letter in word)
+    return word[:1].isalnum() and all(letters) and not word.lower().startswith("www.")
 
 
 def zone(text: str) -> str:

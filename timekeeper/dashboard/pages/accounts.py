@@ -115,7 +115,6 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
     values = {
         "namespace": namespace,
         "is_unknown": is_unknown,
-        "claims": sum(each["kind"] == "claim" for each in listed),
     }
     return PageContent("namespace.html", {**account_values(visit, namespace, budget), **parts, **values})
 

@@ -105,6 +105,7 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
         "is_unknown": texts.is_unknown(budget) and not members and not names and not listed.refused,
         "listed": listed,
         "used": used,
+        "sessions": part(lambda: visit.api.get("/v1/sessions", namespace=key, state="held", limit=ROWS)),
         "members": sorted(members, key=lambda member: (-member[1], member[0])),
         "names": names,
         "total": sum(amounts.values()),

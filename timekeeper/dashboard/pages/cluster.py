@@ -5,7 +5,6 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
-from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import of_use
@@ -143,9 +142,7 @@ def _below(visit: Visit) -> int | None:
 
 def _idle(visit: Visit) -> dict[str, Any]:
     """The idle pods, those that are idle longest first; and what is wrong with
-    their measurement. Both are empty for a group, and where the visitor may not see such pods."""
-    if (visit.scope or "").startswith(GROUP):
-        return {"idle": (), "found": 0, "notes": ()}
+    their measurement. Both are empty where the visitor may not see such pods."""
     found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
     pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
     wrong = [finding.sentence for finding in of_use(found) if finding.code == "not-measured"] if found else ()

@@ -42,7 +42,7 @@ def budget_violations(
     used = used[0].upper() + used[1:]
     sentence = (
         f"{used} (onExhausted: deny).{_figures(standing, request)} New GPU pods are refused until {until}."
-        " Ask your budget administrator."
+        " Ask your budget administrator: kubectl bursar budget has names and a text."
     )
     return (
         Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", "", heals=True),
