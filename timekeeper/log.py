@@ -23,6 +23,7 @@ LogEvent = (
     | Literal["claim-excess-eviction", "claim-reclaim-eviction", "claim-reclaim-spared"]
     | Literal["claim-reclaim-ended", "device-taints-failed", "budget-eviction", "notice-not-written"]
     | Literal["would-evict", "card-use-read", "card-use-failed", "card-use-not-written", "would-not-written"]
+    | Literal["free-not-written"]
     | Literal["pod-not-judged", "condition-refused", "watch-failed", "database-unavailable"]
     | Literal["database-recovered", "logged-in", "logged-out", "login-failed", "front-proxy-unknown"]
     | Literal["database-damaged", "database-newer", "ledger-unreadable"]

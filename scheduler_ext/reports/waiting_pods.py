@@ -10,6 +10,7 @@ import orjson
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.reports.earliest import EarliestStarts
 from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
@@ -23,6 +24,7 @@ MAX_BYTES = 200_000  # of pods in one post; the timekeeper takes 256 KiB
 MAX_COUNTS_BYTES = 40_000
 _MAX_AGE_MS = 30 * 86_400_000
 _NO_CLAIMS = "it waits for its claims, which a ResourceQuota may refuse: kubectl describe pod has the reason"
+_WITHOUT_CARDS = ("gated", "refused", "not-asked")
 _ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message
 
 
@@ -40,14 +42,24 @@ class WaitingPods:
     ) -> None:
         self._snapshot, self._decisions, self._standings = snapshot, decisions, standings
         self._gang_lack, self._now_ms = gang_lack, now_ms
+        self._starts = EarliestStarts()
 
     def __call__(self) -> Json:
         """All that wait now, as a post has it."""
         snapshot, standings, now_ms = self._snapshot(), self._standings(), self._now_ms()
         unbound = (pod for pod in snapshot.pods.values() if not (pod.node or pod.terminal or pod.deleting))
         oldest = sorted(unbound, key=lambda pod: (pod.asked_ms, pod.namespace, pod.name))
-        search = ProspectSearch(snapshot)
-        rows = _fitting([self._row(pod, snapshot, standings, search, now_ms) for pod in _in_turns(oldest)])
+        search, together = ProspectSearch(snapshot), Counter(map(_gang_of, oldest))
+        self._starts.begin(snapshot, standings, now_ms)
+
+        def row(pod: Pod) -> Json:
+            made = self._row(pod, snapshot, standings, search, now_ms)
+            usable = search.usable(pod) if made["state"] in _WITHOUT_CARDS else None
+            names, mates = sorted(usable.names) if usable else (), together[_gang_of(pod)]
+            when = self._starts.of(pod, names, mates) if names else ""
+            return {**made, "when": when} if when else made
+
+        rows = _fitting([row(pod) for pod in _in_turns(oldest)])
         more = Counter(pod.namespace for pod in oldest) - Counter(row["namespace"] for row in rows)
         longest_first = sorted(rows, key=lambda row: row["age_ms"], reverse=True)
         return {"total": len(oldest), "pods": longest_first, "more": _largest(more)}
@@ -62,7 +74,7 @@ class WaitingPods:
     ) -> Json:
         decision = self._decisions.of(pod.uid)
         state = _state(pod, snapshot, decision)
-        obstacle = self._obstacle(pod, search) if state in ("gated", "refused", "not-asked") else ""
+        obstacle = self._obstacle(pod, search) if state in _WITHOUT_CARDS else ""
         gang = pod.gang.name if pod.gang is not None and set(pod.gates) <= {GANG_GATE} else ""
         return {
             "namespace": pod.namespace,
@@ -83,6 +95,10 @@ class WaitingPods:
         is_held = usable is not None and usable.cards and not usable.has_for(pod)
         held = held_sentence(usable.cards, len(usable.names)) if usable and is_held else ""
         return lack or search.of(pod).obstacle or held
+
+
+def _gang_of(pod: Pod) -> object:
+    return None if pod.gang is None else (pod.namespace, pod.gang.key)
 
 
 def waiting_reason(pod: Pod, decision: LastDecision | None, obstacle: str) -> str:

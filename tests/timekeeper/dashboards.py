@@ -19,9 +19,11 @@ from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, token, user_status
+from timekeeper.core.free_cards import NodeFree
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.runtime.oidc_settings import OidcSettings
+from timekeeper.store import role_findings
 from timekeeper.store.engine.schema import HELD_PODS
 
 if TYPE_CHECKING:
@@ -121,6 +123,15 @@ class Dashboards:
         self._decide(told)
         self._hold()
         self._post_map()
+        self._look()
+
+    def _look(self) -> None:
+        """What the settler sees to be free: 7 nodes of A100, one of them closed, and 5 of H100, all held."""
+        pool, rest = (("pool", "a100"),), ((0, 0, 0), (0, 0, 8))
+        nodes = {NodeFree(pool, 0, (("A100", 8, 3 - at, 500, *rest[at]),)): (6, 1)[at] for at in range(2)}
+        nodes[NodeFree((), 2, (("H100", 8, 0, 0, 2, 1, 0),))] = 5
+        with self.books.store.writing() as connection:
+            role_findings.record_free(connection, nodes, -1, T0)
 
     def _post_map(self) -> None:
         there = {"gpu-1": (("team-a", "train-7"), ("vision", "train-v")), "gpu-2": (("team-a", "infer-1"),)}

@@ -138,6 +138,7 @@ class LedgerPod:
 
     is_saved_up: bool = False  # created in budget, it got its cards when its namespace was over it
     mirror_uid: str = ""  # of a static pod: the UID of its mirror
+    runs_ms: int = 0  # how long its kubelet lets it run; 0: it declares no time
     sidecar_waits: str = ""  # why its sidecar keeps it from starting, in the words of its kubelet
     charge: Charge = "cards"
     uses: ClaimUse = field(default=NO_CLAIMS, compare=False)
@@ -401,6 +402,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         membership=NO_MEMBER if gang is None else _membership(raw),
         has_other_gate=any(gate not in names.GATES for gate in gates),
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
+        runs_ms=_declared_ms(spec.get("activeDeadlineSeconds")),
         sidecar_waits=_waits_for_sidecar(mapping(raw.get("status"))),
     )
 

@@ -11,6 +11,7 @@ EXAMPLES = {
     "decisions": "decisions -n team-a --kind evicted --from 7d",
     "doctor": "doctor",
     "explain": "explain train-7 -n team-a",
+    "free": "free -l pool=h100",
     "grant": 'grant team-a 10 --reason "paper deadline"',
     "grants": "grants _group.lab",
     "held": "held -n team-a",

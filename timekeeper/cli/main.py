@@ -327,6 +327,20 @@ def map_(options: Options, node: str | None, form: str) -> None:
     output.show(sheet, form)
 
 
+@cli.command(cls=ClusterCommand, short_help="Cards that are free now, by model")
+@click.pass_obj
+@click.option("-l", "--selector", metavar="SELECTOR", help="only nodes with such labels: pool=h100")
+@EVERYWHERE
+@FORM
+def free(options: Options, selector: str | None, all_namespaces: bool, form: str) -> None:
+    """The cards of all nodes that are free now, whole and in parts, and on how many nodes 1, 2, 4 and 8 whole
+    ones are. With -A by the right to read all namespaces, else by that to read one."""
+    namespace = options.scope(all_namespaces)
+    with connected(options, namespace or "") as client:
+        sheet = client.sheet(form, "/v1/free", "models", namespace=namespace, labelSelector=selector)
+    output.show(sheet, form)
+
+
 @cli.command(cls=ClusterCommand, short_help="GPU pods that are not bound, and why")
 @click.pass_obj
 @click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)

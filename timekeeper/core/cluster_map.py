@@ -1,6 +1,7 @@
 """What is said of the live map: the words of its states, its bounds (its posts:
 `timekeeper.wire.cluster_map`)."""
 
+from timekeeper.core.object_names import timestamp
 from timekeeper.core.texts import only_printable
 
 MAX_NODES = 500  # in one post
@@ -38,6 +39,19 @@ def held_sentence(cards: int, nodes: int) -> str:
     held = "the one card" if cards == 1 else f"all {cards} cards"
     where = "the one node" if nodes == 1 else f"the {nodes} nodes"
     return f"{held} of {where} that it may use {'is' if cards == 1 else 'are'} held"
+
+
+OF_DEVICES = "devices"  # in place of when: the ledger knows when devices of claims may be free
+NO_END = "no end is known: of the pods that hold these cards too few have declared time"
+
+
+def not_before(at_ms: int, where: str = "") -> str:
+    """That nothing of what a pod needs is free before then. ``where``: the node that is first."""
+    first = f"; first those on {where} end" if where else ""
+    return (
+        f"not before {timestamp(at_ms)}, unless pods end early: the pods that hold these cards have declared"
+        f" time until then{first}"
+    )
 
 
 def posted_text(text: str, most: int) -> str:

@@ -202,7 +202,6 @@ def _sentence(budget: Json, paces: Json | None, rows: Sequence[tuple[int, int, i
 
 
 WHOLE_MILLI = 1_000
-_WORDS = ("empty", *(f"up to {10 * at} %" for at in range(1, 11)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +212,6 @@ class CardShape:
     y: float
     fill: float
     kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class FillStep:
-    """How many nodes are this full, as a part of the most common step."""
-
-    word: str
-    nodes: int
-    part: float
 
 
 def card_row(cards: Sequence[Json]) -> tuple[CardShape, ...]:
@@ -257,14 +247,6 @@ def free_sentence(cards: Sequence[Json], is_closed: bool, unnamed: int = 0) -> s
     part = max([0, *(WHOLE_MILLI - each["used_share_milli"] for each in usable if each["used_share_milli"])])
     found = [f"{whole} card{'s' * (whole > 1)}"] if whole > 0 else []
     return " and ".join([*found, *([f"{part // 10}% of a card"] if part >= 10 else [])]) or "none"
-
-
-def filled(steps: Sequence[int]) -> tuple[FillStep, ...]:
-    """The steps of ``filled`` in an answer of ``GET /v1/cluster``."""
-    most = max([1, *steps])
-    return tuple(
-        FillStep(word, count, round(count / most, 3)) for word, count in zip(_WORDS, steps, strict=True)
-    )
 
 
 def _shape(at: int, card: Json) -> CardShape:

@@ -29,6 +29,7 @@ from timekeeper.settler.evictions.rounds import (
     OveruseRound,
     remove_finalizers,
 )
+from timekeeper.settler.free import FreeWriter
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
@@ -76,6 +77,7 @@ class EpochThreads:
             start_thread("forget", partial(forget_old, fenced, self.now_ms, *retained), stop)
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
+        start_thread("free", FreeWriter(self.store, self.settler, self.now_ms).keep, stop)
         start_thread("months", self._month_closer().keep, stop)
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)

@@ -12,6 +12,7 @@ import msgspec
 import orjson
 from sqlalchemy import bindparam, delete, func, select
 
+from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store import role_findings
 from timekeeper.store.engine.engine import Connection
@@ -22,7 +23,7 @@ TURN = "cluster_map"  # of two posts at once the second waits
 FORGOTTEN_MS = 900_000  # the extender posts each node again every few minutes
 _MOST_TERMS = 50  # earlier ones that are remembered
 _EACH_QUERY = 500
-_COLUMNS = ("models", "cards", "unhealthy", "is_closed", "used_milli", "memory_mib", "used_mib")
+_COLUMNS = ("cards", "used_milli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,8 @@ class NodeSums:
     """A node's sums over its cards, without them."""
 
     name: str
-    models: str  # of its cards, with commas
     cards: int
-    unhealthy: int
-    is_closed: bool
     used_milli: int
-    memory_mib: int
-    used_mib: int
     received_ms: int
 
 
@@ -76,6 +72,11 @@ def sums(connection: Connection) -> list[NodeSums]:
     return [NodeSums(*row) for row in connection.execute(select(*columns).order_by(MAP_NODES.c.name))]
 
 
+def closed(connection: Connection) -> set[str]:
+    """The nodes to which the extender gives no pods."""
+    return set(connection.scalars(select(MAP_NODES.c.name).where(MAP_NODES.c.is_closed)))
+
+
 def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
     """Name -> the node as it was posted, of those that are known; of a post that another release took the
     fields of this one alone."""
@@ -113,6 +114,14 @@ def waiting(connection: Connection) -> WaitingOfMap | None:
     if row is None:
         return None
     return WaitingOfMap(row.total, orjson.loads(row.body), orjson.loads(row.more), row.received_ms)
+
+
+def when(connection: Connection, uid: str, now_ms: int) -> str:
+    """When a listed pod may start, by a post that is not old; "": nothing is known of it."""
+    posted = waiting(connection)
+    if posted is None or now_ms - posted.received_ms > STALE_MS:
+        return ""
+    return next((str(pod.get("when", "")) for pod in posted.pods if pod["uid"] == uid), "")
 
 
 def posted_ms(connection: Connection) -> int | None:

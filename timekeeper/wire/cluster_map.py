@@ -82,7 +82,7 @@ class MapNode(Struct, frozen=True, omit_defaults=True):
 
 class MapWaitingPod(Struct, frozen=True, omit_defaults=True):
     """A pod that is not bound. ``age_ms``: since it was created, when this is sent; ``gang``: with which it
-    waits for cards."""
+    waits for cards; ``when``: the earliest moment at which it may start, or that none is known, in words."""
 
     namespace: _Name
     name: _Name
@@ -93,9 +93,10 @@ class MapWaitingPod(Struct, frozen=True, omit_defaults=True):
     age_ms: Age
     reason: Annotated[str, text(MAX_TEXT)]
     gang: Annotated[str, text(MAX_NAME)] = ""
+    when: Annotated[str, text(MAX_TEXT)] = ""
 
     def __post_init__(self) -> None:
-        check_printable(self, "namespace", "name", "uid", "state", "standing", "reason", "gang")
+        check_printable(self, "namespace", "name", "uid", "state", "standing", "reason", "gang", "when")
 
 
 class MapWaiting(Struct, frozen=True):

@@ -118,6 +118,22 @@ def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: S
     assert said[-1] == "code 1"
 
 
+def test_a_reader_sees_what_is_free_and_that_no_end_of_the_cards_is_known(stack: Stack, folder: Path) -> None:
+    token = stack.reader_token()
+    stack.wait("a look", lambda: stack.get("/v1/free?namespace=team-a", token)["models"])
+    stack.wait("the pod's cards", lambda: stack.get("/v1/free", token)["models"][0]["partMilli"] == 500)
+
+    said = typed(
+        stack, folder, "kubectl bursar free -n team-a; kubectl bursar explain waits -n team-a", "team-a"
+    )
+
+    rows = [line.split() for line in said.splitlines()]
+    assert ["H100", "1", "0", "0.5", "1:", "0,", "2:", "0,", "4:", "0,", "8:", "0"] in rows
+    assert "no end is known" in said
+    none = typed(stack, folder, "kubectl bursar free -n team-a -l pool=none 2>&1", "team-a")
+    assert "No node has such cards." in none
+
+
 def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack: Stack, folder: Path) -> None:
     pods = {
         name: stack.cp.api.call("GET", f"/api/v1/namespaces/team-a/pods/{name}")

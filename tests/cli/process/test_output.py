@@ -31,7 +31,7 @@ LISTS: dict[str, tuple[str, ...]] = {
     **{"audit": (), "audit --use": (), "check": (POD,), "budget": ("-A",), "budget team-a team-b": ()},
     **{"correct": ("team-a", "-1", "--reason", "x"), "decisions": ("-A",), "doctor": ()},
     **{"grant": ("team-a", "1", "--reason", "x"), "grants": ("-A",)},
-    **{"held": ("-A",), "map": (), "report": ("-A",), "save": ("DIR",), "top": ("-A",)},
+    **{"free": ("-A",), "held": ("-A",), "map": (), "report": ("-A",), "save": ("DIR",), "top": ("-A",)},
     **{"usage": ("-A",), "waiting": ("-A",), "would": ("-A",)},
 }
 OBJECTS: dict[str, tuple[str, ...]] = {
@@ -102,6 +102,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         **{"subject": "Pod/p", "namespace": "team-a", "steps": [], "charges": [], "waitsFor": []},
         "budget": "Spent.",
     },
+    "/v1/free": {"asOf": 0, "models": [{"model": "T4", "whole": 1}], "vague": 0},
     "/v1/groups/lab/grants": {
         **{"group": "lab", "to": None, "granted": 1, "passedOn": 1, "left": 0},
         "namespaces": [{"namespace": "team-a", "amount": 1, "to": None}],

@@ -15,7 +15,7 @@ from webhook.dryrun.flags import audit_flags, review_flags
 
 # Texts, numbers, times, addresses and identities that the user has from elsewhere: nothing can be offered.
 FREE = {
-    *("--server", "--reason", "--key", "GPU_HOURS", "--from", "--to", "--month", "--uid"),
+    *("--server", "--reason", "--key", "GPU_HOURS", "--from", "--to", "--month", "--uid", "--selector"),
     *("node --from", "node --to", "node --server"),
     *("--priority-class", "--other-schedulers", "--template-path"),
 }

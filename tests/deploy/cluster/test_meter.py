@@ -56,6 +56,7 @@ class Installed:
     doubts: Json
     rights: set[Rule]
     would: list[Json]
+    free: dict[str, Json]  # by model
 
 
 @pytest.fixture(scope="module", params=[*SHORT, *SOAKS], ids=lambda each: each[0])
@@ -75,8 +76,10 @@ def installed(
         )
         differ = differences(cp, running, before, for_s)
         found, doubts = sessions(running, token), running.read("/v1/doubts", token)
+        rows = eventually(lambda: running.read("/v1/free", token)["models"])
+        free = {row["model"]: row for row in rows}
         after, may = objects(cp), rights(cp)
-        yield Installed(mode, cp, before, after, differ, found, doubts, may, would(cp, running, token))
+        yield Installed(mode, cp, before, after, differ, found, doubts, may, would(cp, running, token), free)
 
 
 def would(cp: ControlPlane, running: InstalledPods, token: str) -> list[Json]:
@@ -195,6 +198,18 @@ def test_pods_of_every_kind_are_charged(installed: Installed) -> None:
     rates = {name: kind.rate_milli for name, (_, kind) in pods().items() if kind.rate_milli}
 
     assert {name: each["rateMilli"] for name, each in installed.sessions.items()} == rates
+
+
+def test_what_is_free_is_known_by_the_ledger_alone(installed: Installed) -> None:
+    found = {model: (row["cards"], row["whole"], row["partMilli"]) for model, row in installed.free.items()}
+
+    assert found.pop("NVIDIA-A100-SXM4-40GB")[0] == 64  # KAI's halves are on whichever of these it likes
+    assert found == {
+        "NVIDIA-A100-SXM4-40GB-MIG-2g.10gb": (96, 96 - 40, 0),
+        "Tesla-T4-SHARED": (32, 0, 32_000 - 40 * 250),  # of ten parts on eight cards each may have one
+        "amd.com/gpu": (32, 32 - 2 * 15, 0),
+        "nvidia.com/gpu": (8, 8 - 1, 0),
+    }
 
 
 def test_what_is_not_certain_and_what_is_not_charged_is_named(installed: Installed) -> None:

@@ -27,7 +27,8 @@ from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, r
 from tests.support.clock import Clock
 from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import BODY
-from timekeeper.core.cluster_map import MAX_WAITING, STALE_MS
+from timekeeper.core.cluster_map import MAX_WAITING, OF_DEVICES, STALE_MS, not_before
+from timekeeper.core.dialects.others.claims import SHORT_OF_DEVICES
 from timekeeper.core.findings import MOST_FINDINGS, MOST_OF_A_CODE, RoleFinding
 from timekeeper.edge.timekeeper_client import PostRefusedError, TimekeeperError
 
@@ -354,6 +355,21 @@ def test_a_member_that_waits_for_cards_is_posted_with_its_gang(gates: tuple[str,
     told = waiting(lambda: rebuilt([], raws))()
 
     assert {row["name"]: row.get("gang", "") for row in told["pods"]} == {"a": gang, "single": ""}
+
+
+def test_a_pod_is_posted_with_when_it_may_start_and_one_of_claims_with_who_knows_it() -> None:
+    runner = on(percent(100, "r", activeDeadlineSeconds=3_600), "n", "GPU-0")
+    by_claim = percent(50, "claims")
+    status = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    by_claim["status"]["conditions"] = [
+        status | {"message": f"0/1 nodes are available: 1 {SHORT_OF_DEVICES}."}
+    ]
+    snapshot = rebuilt([node("n", card(0))], [runner, percent(50, "w"), by_claim], NOW_MS)
+
+    posted = {pod["name"]: pod.get("when") for pod in waiting(lambda: snapshot)()["pods"]}
+
+    assert posted["w"] == not_before(NOW_MS + 3_600_000, "n")
+    assert posted["claims"] == OF_DEVICES
 
 
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

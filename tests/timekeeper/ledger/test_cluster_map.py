@@ -75,18 +75,6 @@ def test_the_last_post_of_each_node_counts_until_it_is_gone_or_forgotten(town: T
     first = town.get("/v1/cluster").get_json()
     assert (first["posted"], [each["name"] for each in first["nodes"]]) == (T0, ["n2", "n3", "n1"])
     assert first["nodes"][0] == full | {"posted": T0}
-    (total,) = first["totals"]
-    assert total == {
-        "models": "A100",
-        "nodes": 3,
-        "closed": 1,
-        "cards": 4,
-        "unhealthy": 0,
-        "usedMilli": 2_500,
-        "memoryMib": 64_000,
-        "usedMib": 32_000,
-        "filled": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1],
-    }
 
     town.clock.turn(10 * MINUTE)
     assert post(town, on_map("n2", card(0, healthy=False)), gone=("n3",)) == 200
@@ -94,7 +82,6 @@ def test_the_last_post_of_each_node_counts_until_it_is_gone_or_forgotten(town: T
     town.clock.turn(6 * MINUTE)
     assert post(town) == 200
     assert names(town) == ["n2"]
-    assert town.get("/v1/cluster").get_json()["totals"][0]["unhealthy"] == 1
 
 
 def test_what_the_timekeeper_takes_where_the_cluster_decides_is_said(town: Town) -> None:
@@ -206,7 +193,7 @@ def test_cards_that_only_the_plugin_could_name_count_as_used(town: Town) -> None
     answer = town.get("/v1/cluster").get_json()
 
     assert [each["name"] for each in answer["nodes"]] == ["plugin", "half"]
-    assert (answer["nodes"][0]["unnamed"], answer["totals"][0]["usedMilli"]) == (2, 2_500)
+    assert answer["nodes"][0]["unnamed"] == 2
 
 
 def test_an_old_leaders_post_is_refused_also_after_a_restart(town: Town) -> None:

@@ -316,6 +316,23 @@ def test_what_an_update_waits_for_is_its_own_old_pod(
     assert first.startswith("held by web-5d8f-old, of the same Deployment web: its update") is holder
 
 
+def test_after_what_decides_a_pod_learns_when_it_may_start_while_that_is_fresh(home: Town) -> None:
+    waiting_pod(home)
+    when = "not before 2026-11-20T14:20:00Z, unless pods end early"
+    row: Json = {"namespace": "team-a", "name": "q", "uid": "uid-q", "state": "refused"}
+    row |= {"standing": "IN_BUDGET", "priority": 0, "age_ms": MINUTE, "reason": "no card", "when": when}
+    waits = {"total": 1, "pods": [row], "more": {}}
+    body = {"version": 1, "nodes": [], "gone": [], "waiting": waits, "term": "a"}
+    assert home.post("/v1/cluster", body).status_code == 200
+
+    assert home.get("/v1/explain/team-a/q").get_json()["waitsFor"][1] == when
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+    (line,) = home.get("/v1/waiting", Accept=accept).get_json()["rows"]
+    assert line["cells"][-1] == "no card; not before 2026-11-20 14:20:00Z, unless pods end early"
+    home.clock.turn(2 * MINUTE)
+    assert when not in home.get("/v1/explain/team-a/q").get_json()["waitsFor"]
+
+
 def test_a_deleted_pod_waits_for_nothing_and_its_life_ends_with_its_deletion(home: Town) -> None:
     waiting_pod(home)
     home.clock.turn(MINUTE)

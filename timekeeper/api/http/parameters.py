@@ -27,6 +27,7 @@ _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
 _MONTH = "[0-9]{4}-(0[1-9]|1[0-2])"
 _RANGE = rf"({_MONTH}|({_TIME}|{_DAY})/({_TIME}|{_DAY}))"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
+_LABELLED = rf"{_LABEL}=[-A-Za-z0-9_.]{{0,63}}"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
 _MAX_GROUPS = 8
 _LAST_YEAR = 9997
@@ -255,6 +256,12 @@ SORT = choice(
     "sort",
     "order of the rows; `-gpuHours`: the largest first; `limit` then gives the first ones, without `next`",
     ("columns", *ORDERS),
+)
+SELECTOR = Parameter(
+    "labelSelector",
+    "only nodes with these labels; those that tell single nodes apart are not known",
+    like(rf"{_LABELLED}(,{_LABELLED}){{0,15}}", "it must be labels such as pool=h100, with commas"),
+    lambda _, text: dict(pair.split("=") for pair in text.split(",")),
 )
 USE = choice("use", "with what was requested, measured and used", ("false", "true"))
 FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus", "focus-csv"))

@@ -1,30 +1,33 @@
 """``/v1/cluster`` and ``/v1/waiting``: nodes with their cards and pods, and the pods that wait, as the
-extender posted them last."""
+extender posted them last; ``/v1/free``: what is free, as the settler saw it."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
 from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, cursor, shaped
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, SELECTOR, cursor, shaped
 from timekeeper.api.http.parameters import SUBJECT_AS_NAMESPACE as SUBJECT
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import held_of, stated
+from timekeeper.core.cluster_map import NO_END, OF_DEVICES, not_before
+from timekeeper.core.free_cards import by_model
 from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
-from timekeeper.store import cluster_map, sessions
+from timekeeper.store import cluster_map, role_findings, sessions
 from timekeeper.store.cluster_map import NodeSums
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.ledger import pulse as read_pulse
+from timekeeper.store.role_findings import NOT_SEEN
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
 
 BODY = Body(MapPost)
@@ -33,21 +36,6 @@ BODY = Body(MapPost)
 PATH = "/v1/cluster"
 _PAGE, _STEPS = 100, 10
 _RIGHT = Right("get", "sessions")
-
-
-class MapTotals(TypedDict):
-    """Sums over the nodes with cards of these models. `filled`: the number of nodes by how much of their
-    compute is given out: none, up to 10 per cent, and so on to 100."""
-
-    models: str
-    nodes: int
-    closed: int
-    cards: int
-    unhealthy: int
-    usedMilli: int
-    memoryMib: int
-    usedMib: int
-    filled: list[int]
 
 
 class NodeOnMap(TypedDict):
@@ -70,12 +58,11 @@ class ClusterDefaults(TypedDict):
 
 
 class ClusterMapAnswer(Paged):
-    """`timekeeper`: what it takes by default; `posted`: the extender's last post, null: none yet; `totals`:
-    of the requested nodes, by models; `nodes`: those that are fullest first."""
+    """`timekeeper`: what it takes by default; `posted`: the extender's last post, null: none yet;
+    `nodes`: those that are fullest first."""
 
     timekeeper: ClusterDefaults
     posted: int | None
-    totals: list[MapTotals]
     nodes: list[NodeOnMap]
 
 
@@ -123,7 +110,43 @@ WAITING = ApiRoute(
     parameters=(SUBJECT, POD),
     sheet=sheets.WAITING,
 )
-ROUTES = (POST, CLUSTER, WAITING)
+
+
+class FreeOfModel(TypedDict):
+    """A model; a MIG instance, a replica, and a device of claims count as cards. `whole`: how many are free;
+    `partMilli`: what is free of others, in thousandths of a card; `takes`: by a number of whole cards, on
+    how many nodes they are free; `cordoned`, `unhealthy`, `excluded`: cards that are not
+    given out, `excluded` those of nodes that the extender has closed."""
+
+    model: str
+    nodes: int
+    cards: int
+    whole: int
+    partMilli: int
+    takes: dict[str, int]
+    cordoned: int
+    unhealthy: int
+    excluded: int
+
+
+class FreeAnswer(Versioned):
+    """`asOf`: when the settler looked last, null: not yet; `vague`: pods that hold cards of which their
+    node's plugin alone knows which, so that at least `whole` and `takes` are free."""
+
+    asOf: int | None
+    models: list[FreeOfModel]
+    vague: int
+
+
+FREE = ApiRoute(
+    path="/v1/free",
+    about="cards that are free, by model, on all nodes, whatever the namespace",
+    right=Right("get", "sessions"),
+    answers={JSON: FreeAnswer},
+    parameters=(NAMESPACE, SELECTOR),
+    sheet=sheets.FREE,
+)
+ROUTES = (POST, CLUSTER, WAITING, FREE)
 
 
 def register(app: Flask, services: Services) -> None:
@@ -149,6 +172,8 @@ def register(app: Flask, services: Services) -> None:
             found = cluster_map.waiting(connection)
             now_ms, history = services.ledger.moment(connection)
             needs = _needs(connection, history, namespace, now_ms) if found is not None else {}
+            of_devices = found is not None and any(pod.get("when") == OF_DEVICES for pod in found.pods)
+            devices = when_devices(connection) if of_devices else ""
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
 
         def is_its(name: str) -> bool:
@@ -163,6 +188,7 @@ def register(app: Flask, services: Services) -> None:
             if is_its(each["namespace"])
         ]
         pods = [{**pod, "reason": _with_need(pod["reason"], needs.get(pod["uid"], ""))} for pod in pods]
+        pods = [{**pod, "when": devices} if pod.get("when") == OF_DEVICES else pod for pod in pods]
         total = found.total_of(namespace, is_its) if namespace else found.total
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
@@ -170,8 +196,29 @@ def register(app: Flask, services: Services) -> None:
         posted = found.received_ms
         return answer(WaitingAnswer(version=1, placement=placement, posted=posted, total=total, pods=pods))
 
+    known = NOT_SEEN
+
+    def free(call: Call) -> Response:
+        nonlocal known
+        with services.ledger.store.reading() as connection:
+            known = role_findings.free(connection, known)
+            pulse = read_pulse(connection) or NEVER
+        wanted = call.get("labelSelector", {}).items()
+        nodes = [each for each in known.nodes if wanted <= dict(each[0].labels).items()]
+        models: list[Any] = by_model(nodes)
+        vague = sum(count * node.vague for node, count in nodes)
+        as_of = pulse.decided_ms if known.at_ms else None
+        return answer(FreeAnswer(version=1, asOf=as_of, models=models, vague=vague))
+
     serve(app, services, CLUSTER, cluster)
+    serve(app, services, FREE, free)
     serve(app, services, WAITING, waiting)
+
+
+def when_devices(connection: Connection) -> str:
+    """When a device of claims may be free, in words; "": one is."""
+    from_ms = role_findings.free(connection).devices_ms
+    return not_before(from_ms) if from_ms > 0 else NO_END if from_ms == 0 else ""
 
 
 def _needs(connection: Connection, history: History, namespace: str, now_ms: int) -> dict[str, str]:
@@ -197,7 +244,7 @@ def _with_need(reason: str, need: str) -> str:
 
 
 def _nodes_answer(services: Services, call: Call) -> Response:
-    """A page of nodes, and the totals of all that are asked for."""
+    """A page of nodes."""
     limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, str)
     namespace, node = call.get("namespace", ""), call.get("node", "")
     with services.ledger.store.reading() as connection:
@@ -218,7 +265,6 @@ def _nodes_answer(services: Services, call: Call) -> Response:
             "targetSessionAttrs": services.ledger.store.session_attributes or None,
         },
         "posted": posted_ms,
-        "totals": _totals(found),
         "nodes": [_shown(bodies[node.name], node.received_ms, namespace) for node in page[:limit]],
         "next": follows,
     }
@@ -234,28 +280,6 @@ def _step(node: NodeSums) -> int:
     """How full it is, in tenths, rounded up."""
     whole = node.cards * WHOLE_MILLI
     return min(_STEPS, -(-_STEPS * node.used_milli // whole)) if whole else 0
-
-
-def _totals(nodes: Iterable[NodeSums]) -> list[MapTotals]:
-    by_models: dict[str, list[NodeSums]] = defaultdict(list)
-    for each in nodes:
-        by_models[each.models].append(each)
-    return [_total(models, listed) for models, listed in sorted(by_models.items())]
-
-
-def _total(models: str, nodes: list[NodeSums]) -> MapTotals:
-    steps = [_step(each) for each in nodes]
-    return {
-        "models": models,
-        "nodes": len(nodes),
-        "closed": sum(each.is_closed for each in nodes),
-        "cards": sum(each.cards for each in nodes),
-        "unhealthy": sum(each.unhealthy for each in nodes),
-        "usedMilli": sum(each.used_milli for each in nodes),
-        "memoryMib": sum(each.memory_mib for each in nodes),
-        "usedMib": sum(each.used_mib for each in nodes),
-        "filled": [steps.count(step) for step in range(_STEPS + 1)],
-    }
 
 
 def _shown(node: dict[str, Any], posted_ms: int, namespace: str) -> Any:

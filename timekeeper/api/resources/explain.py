@@ -30,10 +30,12 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.budgets import RequestAnswer, request_answer
+from timekeeper.api.resources.cluster_map import when_devices
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.api.sheets.decisions import MOST_OF_LIFE
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
+from timekeeper.core.cluster_map import OF_DEVICES
 from timekeeper.core.decisions import (
     CAPPED,
     DELETED,
@@ -44,6 +46,7 @@ from timekeeper.core.decisions import (
     SCHEDULER_NAME,
     WAITING,
     WAITS_FOR_CLAIMS,
+    WAITS_FOR_DEVICES,
     Decision,
 )
 from timekeeper.core.gang_owners import OWNERS
@@ -53,7 +56,7 @@ from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
-from timekeeper.store import held_pods, sessions, would
+from timekeeper.store import cluster_map, held_pods, sessions, would
 from timekeeper.store.decisions import (
     DecisionFilter,
     DecisionRow,
@@ -179,6 +182,13 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
         before = _of_its_update(connection, waits, now_ms) if waits else []
+        when = cluster_map.when(connection, waits.uid, now_ms) if waits else ""
+        if (
+            (kind == CLAIM and not charged)
+            or when == OF_DEVICES
+            or (waits and waits.reason == WAITS_FOR_DEVICES)
+        ):
+            when = when_devices(connection)
         created = would.of_pod(connection, which.namespace, name) if kind == "Pod" and not charged else None
         statement = stated(connection, history, (which.namespace,))[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
@@ -188,17 +198,18 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
     visible, place = visible_to(services, which.namespace), _place(waits, held)
     lookahead_ms = history.settings(now_ms).lookahead_ms
     need = budget_need(place[-1], statement, lookahead_ms, now_ms) if place else None
+    lacks = [
+        *before,
+        *_waits_for(waits, place, need, statement, history, now_ms),
+        *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
+    ]
     body: ExplanationAnswer = {
         "version": 1,
         "namespace": which.namespace,
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each, each.session.name in orphans) for each in charged],
-        "waitsFor": [
-            *before,
-            *_waits_for(waits, place, need, statement, history, now_ms),
-            *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
-        ],
+        "waitsFor": [*lacks[:1], *([when] if when else []), *lacks[1:]],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, statement.received),
         "mode": _mode(which.namespace, history, now_ms),

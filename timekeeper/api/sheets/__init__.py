@@ -5,7 +5,7 @@ Pure: no call, no clock, no database.
 """
 
 from timekeeper.api.sheets.budgets import BUDGET, BUDGETS, GRANTS, GROUP_GRANTS
-from timekeeper.api.sheets.cluster import MAP, WAITING
+from timekeeper.api.sheets.cluster import FREE, MAP, WAITING
 from timekeeper.api.sheets.decisions import DECISIONS, LIFE, WOULD
 from timekeeper.api.sheets.focus import FOCUS
 from timekeeper.api.sheets.sessions import HELD, NODE_CHARGES, SESSIONS
@@ -18,6 +18,7 @@ __all__ = [
     "CORRECTIONS",
     "DECISIONS",
     "FOCUS",
+    "FREE",
     "GRANTS",
     "GROUP_GRANTS",
     "HELD",

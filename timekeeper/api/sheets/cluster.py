@@ -6,6 +6,7 @@ from timekeeper.api.sheets.sheet import (
     AGE,
     BADGE,
     DECIMAL,
+    GPUS,
     INTEGER,
     NAMESPACE,
     NODE,
@@ -20,6 +21,7 @@ from timekeeper.api.sheets.sheet import (
     exact_percent,
 )
 from timekeeper.core.cluster_map import STALE_MS, WAITING_STATES, undescribed_sentence, unnamed_sentence
+from timekeeper.core.free_cards import APART
 from timekeeper.core.texts import NOT_PLACED, age
 
 _CELLS = 10
@@ -100,6 +102,42 @@ def _waiting_warnings(answer: Json, now_ms: int) -> Iterator[str]:
         yield f"{some} waiting pods are listed: kubectl bursar explain POD says why another one waits."
 
 
+def _takes(model: Json) -> str:
+    return ", ".join(f"{size}: {number}" for size, number in model["takes"].items())
+
+
+def _what_is_not_free(model: Json) -> str:
+    apart = [f"{model[word]} {word}" for word in APART if model[word]]
+    is_held = model["cards"] > sum(model[word] for word in APART) and not model["whole"] + model["partMilli"]
+    return ", ".join((["all held"] if is_held else []) + apart)
+
+
+def _free_warnings(answer: Json, now_ms: int) -> Iterator[str]:
+    """That nothing is known, or nothing new, or not all."""
+    if answer["asOf"] is None:
+        yield "Nothing is known yet: the settler has not looked."
+    elif now_ms - answer["asOf"] > STALE_MS:
+        yield f"This is old: the settler looked last {age(now_ms - answer['asOf'])} ago."
+    if answer["vague"]:
+        yield (
+            f"Of {answer['vague']} pods the plugin of their node alone knows which cards they hold: at least"
+            " this many are free as a whole."
+        )
+
+
+FREE = Sheet(
+    columns=(
+        TEXT("model", "Model", "of the cards; a MIG instance, a replica and a claim's device count as cards"),
+        INTEGER("cards", "Cards", "of all nodes"),
+        INTEGER("free", "Free", "as a whole", "whole"),
+        GPUS("parts", "Parts", "what is free of other cards, in cards", "partMilli"),
+        TEXT("nodes", "Nodes with", "on how many nodes 1, 2, 4 and 8 whole cards are free", _takes),
+        TEXT("state", "State", "that all are held, or how many are not given out", _what_is_not_free),
+    ),
+    rows=lambda answer: answer["models"],
+    empty="no node has such cards",
+    warnings=_free_warnings,
+)
 MAP = Sheet(
     columns=(
         NODE("node", "Node", "the node"),
@@ -126,6 +164,12 @@ MAP = Sheet(
     empty="no card is listed",
     warnings=_post_warnings,
 )
+
+
+def _why_it_waits(raw: Json) -> str:
+    return "; ".join(filter(None, (raw["reason"] or _NOT_ASKED, raw.get("when"))))
+
+
 WAITING = Sheet(
     columns=(
         NAMESPACE("namespace", "Namespace", "of the pod"),
@@ -137,7 +181,7 @@ WAITING = Sheet(
         ),
         AGE("age", "Age", "since its creation", lambda raw: (raw["created"], None)),
         TIME("created", "Waits since", "when it was created", priority=1),
-        SENTENCE("reason", "Reason", "that concerns most nodes", lambda raw: raw["reason"] or _NOT_ASKED),
+        SENTENCE("reason", "Reason", "that concerns most nodes, and when it may end", _why_it_waits),
     ),
     rows=lambda answer: answer["pods"],
     empty="no GPU pod is listed",

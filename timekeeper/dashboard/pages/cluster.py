@@ -5,12 +5,13 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+from timekeeper.api import sheets
 from timekeeper.core.cluster_map import STALE_MS
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.findings import of_use
 from timekeeper.core.texts import per_mille
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
-from timekeeper.dashboard.charts import card_row, filled, free_sentence, row_sentence, width_of
+from timekeeper.dashboard.charts import card_row, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, part, segment
 
 _NODES, _HELD, _NODE_ROWS = 60, 100, 500
@@ -18,7 +19,7 @@ _MAX_SHOWN = 100
 
 
 def cluster(visit: Visit) -> PageContent:
-    """Sums by model, how full the nodes are, and a page of nodes, the fullest first; of one node its pods."""
+    """What is free, by model, and a page of nodes, the fullest first; of one node its pods."""
     node = visit.text("node")
     answer = visit.api.get(
         "/v1/cluster", namespace=visit.scope, node=node, limit=_NODES, after=visit.text("after")
@@ -41,8 +42,10 @@ def cluster(visit: Visit) -> PageContent:
         }
         for each in answer["nodes"]
     ]
-    totals = [{**each, "steps": filled(each["filled"])} for each in answer["totals"]]
-    values = {"rows": rows, "totals": totals, "posted": answer["posted"], "node": node}
+    selected = visit.text("labels")
+    free = None if node else visit.api.get("/v1/free", namespace=visit.scope, labelSelector=selected)
+    notes = [] if free is None else list(sheets.FREE.warnings(free, visit.now_ms))
+    values = {"rows": rows, "posted": answer["posted"], "node": node, "free": free, "notes": notes}
     more = visit.link(after=answer["next"]) if answer["next"] else None
     first = visit.link(after=None) if visit.text("after") else None
     is_stale = answer["posted"] is not None and visit.now_ms - answer["posted"] > STALE_MS

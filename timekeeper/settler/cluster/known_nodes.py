@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from timekeeper.core import names
+from timekeeper.core.free_cards import Apart
+from timekeeper.core.kube.node_constraints import Labels
 from timekeeper.core.ledger.hold import RENEWED_MS, NodeSight
 from timekeeper.core.rating.held import card_host
 from timekeeper.core.rating.nodes import NO_CARDS, NodeCards
@@ -32,6 +34,9 @@ class KnownNode:
     ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
+    labels: Labels = ()  # without those that tell single nodes apart
+    apart: Apart = ""  # why no pod of GPUs comes to it
+    cordoned: tuple[str, ...] = ()  # UUIDs of cards
 
     @property
     def cards(self) -> tuple[Card, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from queue import Queue
 from threading import Event, Thread
 
@@ -14,8 +15,10 @@ from timekeeper.core.claims.allocation import read_claim
 from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_status
+from timekeeper.core.kube.node_constraints import HOSTNAME, Labels, read_node_labels
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms, ends_forced
+from timekeeper.core.name_lists import listed
 from timekeeper.core.object_names import millis
 from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.request.claims import namespaced, read_template
@@ -52,6 +55,8 @@ from timekeeper.settler.cluster.cluster_state import (
 from timekeeper.settler.cluster.known_nodes import KnownNode, NodeLease
 
 Clock = Callable[[], int]
+
+_OF_NFD = "feature.node.kubernetes.io/"
 
 # The end of a watch proves that all earlier changes have arrived, at a time of our choosing. For pods it
 # comes often, because sessions on estimates are charged up to that moment; bookmarks come only once a minute.
@@ -196,7 +201,8 @@ def read_node(raw: Json) -> KnownNode:
     host = allocatable(raw) if cards else NO_HOST
     others = unclassified(advertised(raw))
     more = sum(amount for name, amount in gpus.items() if accelerator_of(name))
-    came_ms = millis(mapping(raw.get("metadata")).get("creationTimestamp")) or 0
+    came_ms, ready = millis(mapping(raw.get("metadata")).get("creationTimestamp")) or 0, ready_status(raw)
+    is_cordoned = mapping(raw.get("spec")).get("unschedulable") is True
     return KnownNode(
         name,
         cards_of_node(raw, cards),
@@ -209,9 +215,22 @@ def read_node(raw: Json) -> KnownNode:
         (len(cards or [card for card in counted_cards(raw) or () if card.healthy]) + more)
         or max(gpus.values(), default=0),
         came_ms if names.INVENTORY in annotations_of(raw) else 0,
-        ready_status(raw),
+        ready,
         sight,
+        _common_labels(read_node_labels(raw).labels),
+        "unhealthy" if ready not in ("", "True") else "cordoned" if is_cordoned else "",
+        listed(annotations_of(raw), names.CORDONED_CARDS),
     )
+
+
+@lru_cache(maxsize=4096)  # so that nodes of a pool share theirs
+def _shared(labels: Labels) -> Labels:
+    return labels
+
+
+def _common_labels(labels: Labels) -> Labels:
+    """Without a node's own name, and what NFD says of its CPU."""
+    return _shared(tuple(pair for pair in labels if pair[0] != HOSTNAME and not pair[0].startswith(_OF_NFD)))
 
 
 def read_lease(raw: Json) -> NodeLease:
