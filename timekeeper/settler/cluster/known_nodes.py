@@ -32,6 +32,8 @@ class KnownNode:
     ready: str = field(default="", compare=False)  # the status of its condition Ready; "": it has none
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
+    apart: str = ""  # why no pod of GPUs comes to it
+    cordoned: tuple[str, ...] = ()  # UUIDs of cards
 
     @property
     def cards(self) -> tuple[Card, ...]:

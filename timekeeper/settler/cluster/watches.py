@@ -16,6 +16,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot, ready_status
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NODE_LEASES, NodeSight, clock_ahead_ms, ends_forced
+from timekeeper.core.name_lists import listed
 from timekeeper.core.object_names import millis
 from timekeeper.core.rating.nodes import cards_of_node
 from timekeeper.core.request.claims import namespaced, read_template
@@ -196,7 +197,8 @@ def read_node(raw: Json) -> KnownNode:
     host = allocatable(raw) if cards else NO_HOST
     others = unclassified(advertised(raw))
     more = sum(amount for name, amount in gpus.items() if accelerator_of(name))
-    came_ms = millis(mapping(raw.get("metadata")).get("creationTimestamp")) or 0
+    came_ms, ready = millis(mapping(raw.get("metadata")).get("creationTimestamp")) or 0, ready_status(raw)
+    is_cordoned = mapping(raw.get("spec")).get("unschedulable") is True
     return KnownNode(
         name,
         cards_of_node(raw, cards),
@@ -209,8 +211,10 @@ def read_node(raw: Json) -> KnownNode:
         (len(cards or [card for card in counted_cards(raw) or () if card.healthy]) + more)
         or max(gpus.values(), default=0),
         came_ms if names.INVENTORY in annotations_of(raw) else 0,
-        ready_status(raw),
+        ready,
         sight,
+        apart="unhealthy" if ready not in ("", "True") else "cordoned" if is_cordoned else "",
+        cordoned=listed(annotations_of(raw), names.CORDONED_CARDS),
     )
 
 
