@@ -79,7 +79,7 @@ class TimekeeperSettings:
     """All settings of the timekeeper.
 
     ``command``: what this process runs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms``,
-    ``retain_use_ms`` 0: decisions, measured use are kept for ever.
+    ``retain_use_ms``, ``retain_cards_ms`` 0: decisions, measured use, cards by the hour are kept for ever.
     """
 
     command: str = argument("command", nargs="?", choices=_COMMANDS, default="serve", help="see below")
@@ -179,6 +179,11 @@ class TimekeeperSettings:
         _AGE_MS,
         "400d",
         "use that was measured longer ago is deleted, hour by hour; at least 32d; empty: never",
+    )
+    retain_cards_ms: int = flag(
+        _AGE_MS,
+        "400d",
+        "held, free and waiting cards of hours longer ago are deleted; at least 32d; empty: never",
     )
     log_format: str = log_format_flag()
 

@@ -20,7 +20,8 @@ from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.core.decisions import Decision, DecisionRun
-from timekeeper.store import decisions, heartbeats, node_usage, postings
+from timekeeper.store import cluster_map, decisions, heartbeats, node_usage, postings
+from timekeeper.store.cluster_map import CardCount
 from timekeeper.store.engine.engine import Connection, Store, open_store, write_all
 from timekeeper.store.engine.upgrade import upgrade
 from timekeeper.store.retention import roll_up_all
@@ -93,6 +94,16 @@ def hours(connection: Connection, numbers: range) -> None:
     node_usage.add(connection, used, node_usage.NODE)
 
 
+def card_hours_of_models(connection: Connection, numbers: range) -> None:
+    """Hours of a cluster with cards of eight models."""
+    models = "", *(f"NVIDIA-A100-SXM4-{number}0GB" for number in range(1, 8))
+    counts = {model: CardCount(5_000_000, 5_000_000, 500_000) for model in models}
+    for number in range(numbers.start, numbers.stop, len(models)):
+        hour_ms = MIDNIGHT + number // len(models) * HOUR
+        for half_ms in (hour_ms, hour_ms + 30_000):
+            write_all(connection, list(cluster_map.added_hours(half_ms, counts, half_ms + 30_000)))
+
+
 def decided(connection: Connection, numbers: range) -> None:
     """What admission decides of pods."""
     figures: dict[str, int | str] = {"cards": 1, "gpuPercent": 50, "memoryMib": 40_960, "mode": "enforce"}
@@ -134,6 +145,7 @@ def namespace_days(connection: Connection, numbers: range) -> None:
 KINDS: dict[str, tuple[tuple[str, ...], Portion]] = {
     "pod": (POD, pods),
     "pod-hour": (("figures",), hours),
+    "model-hour": (("card_hours",), card_hours_of_models),
     "decision": (("decisions",), decided),
     "namespace-day": (("days",), namespace_days),
     FOLDED: (("folded",), pods),

@@ -27,6 +27,7 @@ TIMEKEEPER = {
     "--prometheus-url": "[use of cards](meter.md#use-and-idle-pods)",
     "--retain-decisions": "[explain.md](explain.md)",
     "--retain-use": "[growth](databases.md#growth)",
+    "--retain-cards": "[growth](databases.md#growth)",
     "--cluster": "[the ledger](ledger.md#audit)",
 }
 EXTENDER = {

@@ -4,7 +4,7 @@ and its pages as a client or a server on loopback."""
 import ssl
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from timekeeper.dashboard.app import with_dashboard
 from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.store import role_findings
-from timekeeper.store.engine.schema import HELD_PODS
+from timekeeper.store.engine.schema import CARD_HOURS, HELD_PODS
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -122,6 +122,7 @@ class Dashboards:
                     self.books.used(f"{namespace}-{at}", start, "node", HOUR, HOUR * used)
         self._decide(told)
         self._hold()
+        self.count_cards({"A100": 64, "H100": 32})
         self._post_map()
         self._look()
 
@@ -132,6 +133,23 @@ class Dashboards:
         nodes[NodeFree((), 2, (("H100", 8, 0, 0, 2, 1, 0),))] = 5
         with self.books.store.writing() as connection:
             role_findings.record_free(connection, nodes, -1, T0)
+
+    def count_cards(self, cards: Mapping[str, int]) -> None:
+        """Cards by the hour of three weeks, of each model so many; a day is not known, and of the running
+        hour its first half. Each model is held to a third by night, and to two thirds by day."""
+        rows = []
+        for at in range(21 * 24):
+            hour = T0 - at * HOUR
+            known = HOUR // 2 if not at else HOUR
+            if not 60 <= at < 84:
+                for model, number in {**cards, "": 0}.items():
+                    held = number * (2 if at % 24 < 12 else 1) * known * 1000 // 3
+                    rows.append(
+                        {"hour_ms": hour, "model": model, "known_ms": known, "held": held}
+                        | {"free": number * known * 1000 - held, "waiting": 4_000 * known if at < 9 else 0}
+                    )
+        with self.books.store.writing() as connection:
+            connection.execute(insert(CARD_HOURS), rows)
 
     def _post_map(self) -> None:
         there = {"gpu-1": (("team-a", "train-7"), ("vision", "train-v")), "gpu-2": (("team-a", "infer-1"),)}

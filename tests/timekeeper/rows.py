@@ -80,6 +80,7 @@ GOOD: dict[str, Row] = {
         **{"session_uid": "u", "hour_ms": 0, "source": "node"},
         **{"covered_ms": 1, "used_milli_ms": 1, "memory_mib_ms": 1},
     },
+    "card_hours": {"hour_ms": 0, "model": "", "known_ms": 1, "held": 0, "free": 0, "waiting": 0},
     "node_uses": {
         **{"name": "n", "runs": '{"b":1}', "use_ms": 1, "received_ms": 1},
         **{"cards": "{}", "overuse": "{}", "idle": "{}"},

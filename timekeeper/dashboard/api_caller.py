@@ -70,12 +70,14 @@ class ApiCaller:
             rows += page[list_of]
         return {**page, list_of: rows}
 
-    def table(self, path: str, **query: str | int | None) -> list[dict[str, str]]:
-        """The rows of an answer that is CSV, of every page. Raises ApiRefusedError."""
-        answer = self._open("GET", path, query_string=_given(query), buffered=True)
+    def table(self, path: str, max_age_s: int = 0, /, **query: str | int | None) -> list[dict[str, str]]:
+        """The rows of an answer that is CSV, of every page, which may be ``max_age_s`` old where the route
+        keeps one. Raises ApiRefusedError."""
+        headers = {"Cache-Control": f"max-age={max_age_s}"}
+        answer = self._open("GET", path, headers, query_string=_given(query), buffered=True)
         rows = list(csv.DictReader(io.StringIO(answer.text)))
         follows = re.search(r"after=([\w-]+)", answer.headers.get("Link", ""))
-        return rows + self.table(path, **{**query, "after": follows[1]}) if follows else rows
+        return rows + self.table(path, max_age_s, **{**query, "after": follows[1]}) if follows else rows
 
     def stream(self, path: str, **query: str | int | None) -> TestResponse:
         """An answer whose body is read in pieces; to be closed. Raises ApiRefusedError."""

@@ -1,21 +1,20 @@
 """Pictures as values: points in the picture's own coordinates, which templates write as SVG: the burn-down
-of a budget, and nodes as rows of cards. Pure."""
+of a budget, figures over time, and nodes as rows of cards. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 from timekeeper.core.budgets.sentences import account_name, left_sentence
 from timekeeper.core.cluster_map import undescribed_sentence, unnamed_sentence
-from timekeeper.core.texts import GPU_HOUR, hours, moment
+from timekeeper.core.texts import GPU_HOUR, age, hours, moment
 
 WIDTH, HEIGHT = 880, 270
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 14, 30  # around the plot
 SIDE, GAP, CARD_HEIGHT = 14, 4, 20  # of a card
 _MAX_LINES = 5  # horizontal lines above zero
-_SMALLEST = int(GPU_HOUR) // 10**8  # a grant has at most 8 decimals
 _MAX_AHEAD = 3  # without a period's end: the picture ends after this many times the past
 
 Json = dict[str, Any]
@@ -99,7 +98,7 @@ def burn_down(
         even=plot.points((begin_ms, budget["granted"]), (plot.end_ms, 0)) if _has_even(budget) else "",
         now=plot.x(now_ms),
         across=_across(plot, zone),
-        up=_up(plot),
+        up=_up(plot, int(GPU_HOUR), hours),
         rows=rows,
         is_limited=is_limited,
         group=account_name(deciding["subject"]) if deciding["subject"] != budget["namespace"] else "",
@@ -175,14 +174,13 @@ def _across(plot: _Plot, zone: tzinfo) -> tuple[AxisTick, ...]:
     return tuple(AxisTick(plot.x(at), text[5:16] if is_short else text[:10]) for at, text in shown)
 
 
-def _up(plot: _Plot) -> tuple[AxisTick, ...]:
-    """At round amounts: 1, 2 or 5 times a power of ten GPU-hours apart."""
-    apart = (factor * _SMALLEST * 10**power for power in count() for factor in (1, 2, 5))
-    step = next(each for each in apart if plot.top <= _MAX_LINES * each)
-    is_whole = step >= GPU_HOUR
+def _up(plot: _Plot, unit: int, text: Callable[[int], str]) -> tuple[AxisTick, ...]:
+    """At round amounts: 1, 2 or 5 times a power of ten units apart. ``text``: of parts of units."""
+    apart = (factor * max(1, unit // 10**8) * 10**power for power in count() for factor in (1, 2, 5))
+    step = next(amount for amount in apart if plot.top <= _MAX_LINES * amount)
     return tuple(
-        AxisTick(plot.y(each), f"{each / GPU_HOUR:,.0f}" if is_whole else hours(each))
-        for each in range(0, plot.top + 1, step)
+        AxisTick(plot.y(amount), f"{amount / unit:,.0f}" if step >= unit else text(amount))
+        for amount in range(0, plot.top + 1, step)
     )
 
 
@@ -199,6 +197,72 @@ def _sentence(budget: Json, paces: Json | None, rows: Sequence[tuple[int, int, i
     if gone_ms is None or gone_ms <= now_ms:
         return text
     return f"{text} At the present rate the budget is gone at {moment(gone_ms)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """``lines``: of each its class, its name, and SVG's ``points`` of each part, for what is not known is a
+    gap. ``rows``: the table beside it: from when, for how much of the time it is known, and the figures as
+    text, oldest first."""
+
+    title: str
+    sentence: str
+    lines: tuple[tuple[str, str, tuple[str, ...]], ...]
+    rows: tuple[tuple[int, str, tuple[str, ...]], ...]
+    across: tuple[AxisTick, ...]
+    up: tuple[AxisTick, ...]
+    zone: str
+
+
+Step = tuple[
+    int, int, int, tuple[int, ...]
+]  # from and to, how long of that it is known, a figure of each line
+
+
+def line_chart(
+    title: str,
+    lines: Mapping[str, str],
+    steps: Sequence[Step],
+    unit: int,
+    text: Callable[[int], str],
+    zone: tzinfo = UTC,
+) -> LineChart | None:
+    """Figures over time: one line of each class, with its name. ``unit``: how much of them is one; ``text``:
+    of a figure. None without a step."""
+    if not steps:
+        return None
+    top = max(1, *(figure for *_, figures in steps for figure in figures))
+    plot = _Plot(steps[0][0], steps[-1][1], top)
+    last = ", ".join(
+        f"{text(figure)} {name}" for figure, name in zip(steps[-1][3], lines.values(), strict=True)
+    )
+    gaps = sum(later[0] > step[1] for step, later in pairwise(steps))
+    return LineChart(
+        title=title,
+        sentence=f"From {moment(plot.begin_ms)} to {moment(plot.end_ms)}, at last {last}"
+        f"{f', with {gaps} gap' + 's' * (gaps > 1) if gaps else ''}.",
+        lines=tuple(
+            (kind, name, tuple(_parts(plot, steps, at))) for at, (kind, name) in enumerate(lines.items())
+        ),
+        rows=tuple(
+            (begin_ms, "" if known_ms == end_ms - begin_ms else age(known_ms), tuple(map(text, figures)))
+            for begin_ms, end_ms, known_ms, figures in steps
+        ),
+        across=_across(plot, zone),
+        up=_up(plot, unit, text),
+        zone=str(zone),
+    )
+
+
+def _parts(plot: _Plot, steps: Sequence[Step], at: int) -> Iterator[str]:
+    """A line with its steps, anew after each gap."""
+    points: list[tuple[float, float]] = []
+    for begin_ms, end_ms, _, figures in steps:
+        if points and points[-1][0] < begin_ms:
+            yield plot.points(*points)
+            points = []
+        points += [(begin_ms, figures[at]), (end_ms, figures[at])]
+    yield plot.points(*points)
 
 
 WHOLE_MILLI = 1_000

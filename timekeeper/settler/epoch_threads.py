@@ -72,7 +72,8 @@ class EpochThreads:
         """Start all that the settings ask for; returns those that must not read the database once it is
         closed."""
         start_thread("space", self._measure_space, stop)
-        if (retained := (settings.retain_decisions_ms, settings.retain_use_ms)) != (0, 0):
+        retained = settings.retain_decisions_ms, settings.retain_use_ms, settings.retain_cards_ms
+        if any(retained):
             fenced = FencedStore(self.store, self.settler.epoch)
             start_thread("forget", partial(forget_old, fenced, self.now_ms, *retained), stop)
         if settings.retain_ms:

@@ -1,22 +1,24 @@
-"""The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it.
+"""The live map of nodes, cards and waiting pods, as the extender posted it last; and cards that are held,
+free and waited for, by model and UTC hour, as the settler counted them. Nothing is charged by either.
 
 A leader names its term in its posts. Once another term has posted, an earlier one's posts are refused: what
 an old leader sends late does not change the map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import orjson
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import Executable, Row, bindparam, delete, func, select, text
 
 from timekeeper.core.cluster_map import STALE_MS
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store import role_findings
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import MAP_NODES, MAP_POSTS, MAP_WAITING
+from timekeeper.store.engine.schema import CARD_HOURS, HOUR_MS, MAP_NODES, MAP_POSTS, MAP_WAITING
 from timekeeper.wire.cluster_map import MapNode, MapPost
 
 TURN = "cluster_map"  # of two posts at once the second waits
@@ -148,3 +150,50 @@ def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
         "body": msgspec.json.encode(node).decode(),
         "received_ms": received_ms,
     }
+
+
+EVERY_MS = 30_000  # how often they are counted
+_LONGEST_MS = 2 * EVERY_MS  # for which one count stands
+
+
+class CardCount(NamedTuple):
+    """Thousandths of whole cards of one model."""
+
+    held: int
+    free: int
+    waiting: int
+
+
+# The same SQL on both databases. A clock that is set back adds to no hour more than the hour.
+_ADD = text(
+    "INSERT INTO card_hours (hour_ms, model, known_ms, held, free, waiting)"
+    " VALUES (:hour_ms, :model, :known_ms, :held, :free, :waiting)"
+    " ON CONFLICT (hour_ms, model) DO UPDATE SET"
+    " known_ms = card_hours.known_ms + excluded.known_ms, held = card_hours.held + excluded.held,"
+    " free = card_hours.free + excluded.free, waiting = card_hours.waiting + excluded.waiting"
+    " WHERE card_hours.known_ms + excluded.known_ms <= 3600000"
+)
+
+
+def added_hours(
+    since_ms: int, counts: Mapping[str, CardCount], now_ms: int
+) -> Iterator[tuple[Executable, list[dict[str, Any]]]]:
+    """What adds these counts, by model, for the time since they were made. None was made for a longer time:
+    nothing is known of it."""
+    first_ms = since_ms if now_ms - since_ms <= _LONGEST_MS and counts else now_ms
+    for hour_ms in range(first_ms // HOUR_MS * HOUR_MS, now_ms, HOUR_MS):
+        known_ms = min(now_ms, hour_ms + HOUR_MS) - max(first_ms, hour_ms)
+        rows = [
+            {"hour_ms": hour_ms, "model": model, "known_ms": known_ms}
+            | {name: milli * known_ms for name, milli in count._asdict().items()}
+            for model, count in sorted(counts.items())
+        ]
+        if known_ms > 0:
+            yield _ADD, rows
+
+
+def card_hours(connection: Connection, span: Interval) -> list[Row[Any]]:
+    """The rows of the hours that begin within the span, in their order, by model."""
+    its = CARD_HOURS.c
+    rows = select(CARD_HOURS).where(its.hour_ms >= span.start_ms, its.hour_ms < span.end_ms)
+    return list(connection.execute(rows.order_by(its.hour_ms, its.model)))

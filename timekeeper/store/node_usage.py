@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 import orjson
-from sqlalchemy import Executable, delete, func, select, text, update
+from sqlalchemy import Executable, Row, delete, func, select, text, update
 
 from timekeeper.accounts.card_use.figures import (
     WHOLE_MILLI,
@@ -37,7 +37,7 @@ from timekeeper.accounts.card_use.overuse import (
 )
 from timekeeper.accounts.claims.claim_sessions import decode_devices
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import NODE_USES, SESSIONS
+from timekeeper.store.engine.schema import FIGURES, NODE_USES, SESSIONS
 from timekeeper.store.ledger import chunks
 
 TENANT = "tenant"
@@ -77,6 +77,27 @@ def addition(
         for (uid, hour_ms), each in sorted(used.items(), key=lambda item: item[0])
     ]
     return [(_ADD, rows)] if rows else []
+
+
+def hours_of(
+    connection: Connection, requested_milli: Mapping[str, int], since_ms: int
+) -> list[tuple[int, int, int]]:
+    """The hours since then in which the sessions of these UIDs were measured: of each what they held in the
+    measured time, and what they used, in milli-GPU x ms. ``requested_milli``: what each holds. Where an agent
+    and a sidecar measured, the agent's figures count."""
+    found: dict[Hour, Row[Any]] = {}
+    for some in chunks(sorted(requested_milli)):
+        its = FIGURES.c
+        rows = (
+            select(FIGURES).where(its.session_uid.in_(some)).order_by(its.hour_ms.desc(), its.source.desc())
+        )
+        found |= {(row.session_uid, row.hour_ms): row for row in connection.execute(rows)}  # node is last
+    hours: dict[int, tuple[int, int]] = {}
+    for (uid, hour_ms), row in found.items():
+        measured, used_then = hours.get(hour_ms, (0, 0))
+        held = requested_milli[uid] * row.covered_ms
+        hours[hour_ms] = measured + held, used_then + row.used_milli_ms
+    return [(hour_ms, *hours[hour_ms]) for hour_ms in sorted(hours)]
 
 
 NODE = "node"

@@ -12,7 +12,7 @@ from sqlalchemy import Column, delete, select, tuple_
 
 from timekeeper.log import log
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
-from timekeeper.store.engine.schema import DECISIONS, FIGURES, WOULD
+from timekeeper.store.engine.schema import CARD_HOURS, DECISIONS, FIGURES, WOULD
 from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.postings import forget_nodes, roll_up
 
@@ -108,12 +108,15 @@ def forget(connection: Connection, at: Column[int], before_ms: int, most: int) -
 
 
 def forget_old(
-    ledger: Writable, clock: Callable[[], int], decisions_ms: int, use_ms: int, stop: Event
+    ledger: Writable, clock: Callable[[], int], decisions_ms: int, use_ms: int, cards_ms: int, stop: Event
 ) -> None:
     """Every ten minutes delete the decisions that were last taken longer ago than ``decisions_ms``, and what
-    would have happened before, and the use of hours that began longer ago than ``use_ms``, until ``stop`` or
-    until the epoch is over. 0: they are kept."""
-    every = (DECISIONS.c.last_ms, decisions_ms), (WOULD.c.at_ms, decisions_ms), (FIGURES.c.hour_ms, use_ms)
+    would have happened before, and the use, and the cards, of hours that began longer ago than ``use_ms``,
+    and ``cards_ms``, until ``stop`` or until the epoch is over. 0: they are kept."""
+    every = (
+        *((DECISIONS.c.last_ms, decisions_ms), (WOULD.c.at_ms, decisions_ms)),
+        *((FIGURES.c.hour_ms, use_ms), (CARD_HOURS.c.hour_ms, cards_ms)),
+    )
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:

@@ -11,9 +11,9 @@ from timekeeper.store.engine.schema import METADATA
 
 BOTH_DATABASES = "the page has a column for each"
 PAGE = (ROOT / "docs" / "databases.md").read_text()
-ROW = re.compile(r"^\| ([a-z, -]+) \| ([`a-z, ]+) \| ([0-9,]+) \| ([0-9,]+) \|$", re.M)
+ROW = re.compile(r"^\| ([a-z, -]+) \| ([`a-z_, ]+) \| ([0-9,]+) \| ([0-9,]+) \|$", re.M)
 YEARS = re.compile(
-    r"^\| ([0-9,]+) pods with agents for a year \| `([a-z]+)` \| ([0-9.]+) GB \| ([0-9.]+) GB \|$", re.M
+    r"^\| ([0-9,]+) ([a-z ]+) for a year \| `([a-z_]+)` \| ([0-9.]+ .B) \| ([0-9.]+ .B) \|$", re.M
 )
 PODS = ("a", "b", "c")  # in two namespaces
 
@@ -65,19 +65,24 @@ def test_a_day_of_pods_with_agents_adds_the_rows_that_the_page_multiplies(town: 
     added = {name: count - before[name] for name, count in rows(town).items() if count != before[name]}
 
     kept = {"sessions": len(PODS), "heartbeats": len(PODS), "postings": len(PODS)}
+    kept["card_hours"] = 24 * 2  # of the node's model, and of none
     assert added == kept | {"figures": 24 * len(PODS), "days": 2, "node_uses": 1, "nodes": 1}
 
 
 def test_the_page_multiplies_these_rows_by_their_bytes() -> None:
     sizes = {kind: (number(lite), number(shared)) for kind, _, lite, shared in ROW.findall(PAGE)}
-    tables = {kind: re.findall("`([a-z]+)`", names) for kind, names, *_ in ROW.findall(PAGE)}
+    tables = {kind: re.findall("`([a-z_]+)`", names) for kind, names, *_ in ROW.findall(PAGE)}
     assert tables == {
         "pod": ["sessions", "heartbeats", "postings"],
         "pod-hour with an agent": ["figures"],
+        "hour of a model": ["card_hours"],
         "decision": ["decisions"],
         "namespace-day": ["days"],
         "folded pod-day": ["folded"],
     }
-    ((count, table, *said),) = YEARS.findall(PAGE)
-    made = [f"{number(count) * 365 * 24 * each / 1e9:.1f}" for each in sizes["pod-hour with an agent"]]
-    assert (table, said) == ("figures", made)
+    pods_made = [f"{20_000 * 365 * 24 * size / 1e9:.1f} GB" for size in sizes["pod-hour with an agent"]]
+    models_made = [f"{9 * 365 * 24 * size / 1e6:.1f} MB" for size in sizes["hour of a model"]]  # "", too
+    assert YEARS.findall(PAGE) == [
+        ("20,000", "pods with agents", "figures", *pods_made),
+        ("8", "models", "card_hours", *models_made),
+    ]

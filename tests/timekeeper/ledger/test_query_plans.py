@@ -106,8 +106,8 @@ def test_one_namespace_is_read_by_index(books: Books) -> None:
 
 def test_an_explanation_is_few_statements_however_many_pods_it_tells_of(books: Books) -> None:
     """The entries' number, the decisions, the sessions and their charges; and the account. Of a pod also the
-    claims that it uses."""
-    for path, count in (("/v1/explain/t7/pod-7", 7), ("/v1/explain/t7/job/job-7", 6)):
+    claims that it uses, and its use by the hour."""
+    for path, count in (("/v1/explain/t7/pod-7", 8), ("/v1/explain/t7/job/job-7", 6)):
         books.get(path).close()
         statements = Statements(books.store.engine)
         assert read(books, path).status_code == 200

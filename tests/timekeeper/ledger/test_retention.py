@@ -426,7 +426,7 @@ def test_decisions_and_use_are_deleted_beside_the_settler_each_by_its_own_time(t
         rows = [decided | {"first_ms": 1, "last_ms": town.clock() - at * HOUR} for at in range(600)]
         connection.execute(insert(DECISIONS), rows)
     stop = Event()
-    forgetting = Thread(target=forget_old, args=(town.store, town.clock, 10 * HOUR, 40 * HOUR, stop))
+    forgetting = Thread(target=forget_old, args=(town.store, town.clock, 10 * HOUR, 40 * HOUR, 0, stop))
 
     forgetting.start()
     eventually(lambda: (count(town, DECISIONS), count(town, FIGURES)) == (11, 40 * 30))

@@ -154,7 +154,8 @@ def rows_of(lines: list[bytes]) -> dict[str, list[Any]]:
 def test_an_export_of_the_former_schema_is_imported_row_by_row(database_url: str) -> None:
     recorded = rows_of(RECORDED.read_bytes().splitlines())
     ended = {table.name for table in ENDED}
-    assert set(recorded) == {table.name for table in TABLES} | ended
+    later = {"card_hours"}  # tables that came after it
+    assert set(recorded) == {table.name for table in TABLES} - later | ended
 
     assert main(["import", str(RECORDED), "--database", database_url]) == 0
 

@@ -27,12 +27,16 @@ PAGES = {
     "/nodes/gpu-1": "Charges on node gpu-1",
     "/waiting": "Waiting pods",
     "/waste?group=namespace%2Cowner": "Waste",
+    "/map?model=H100": "Nodes and cards",
+    "/waste?label=app": "Waste",
     "/costs": "Costs of 2026-11",
+    "/costs?group=day": "Costs of 2026-11",
     "/decisions": "Decisions",
     "/months": "Closed months",
     "/would": "What enforcement would have done",
     "/pods/team-a/train-9": "Pod/train-9",
     "/pods/team-b/sweep-1": "Pod/sweep-1",
+    "/pods/team-a/team-a-18": "Pod/team-a-18",
     "/namespaces/NOT%20VALID": "This address is not right",
 }
 

@@ -1,9 +1,12 @@
 """``/v1/cluster`` and ``/v1/waiting``: nodes with their cards and pods, and the pods that wait, as the
-extender posted them last; ``/v1/free``: what is free, as the settler saw it."""
+extender posted them last; ``/v1/free``: what is free, as the settler saw it; ``/v1/cards``: cards by the
+hour, as it counted them."""
 
 import re
+from datetime import date
 from typing import Any, NotRequired, TypedDict
 
+import msgspec
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import History
@@ -11,21 +14,36 @@ from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.held.gangs import gangs_as_one
 from timekeeper.accounts.held.needs import budget_need
 from timekeeper.api import sheets
-from timekeeper.api.http.answers import Accepted, Paged, Versioned, answer
+from timekeeper.api.http.answers import Accepted, Paged, Span, Versioned, answer, tagged
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, SELECTOR, cursor, shaped
+from timekeeper.api.http.parameters import (
+    AFTER,
+    FROM,
+    LIMIT,
+    NAMESPACE,
+    NODE,
+    POD,
+    SELECTOR,
+    TO,
+    cursor,
+    shaped,
+    start_ms,
+)
 from timekeeper.api.http.parameters import SUBJECT_AS_NAMESPACE as SUBJECT
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import held_of, stated
+from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.core.cluster_map import NO_END, OF_DEVICES, not_before
 from timekeeper.core.free_cards import by_model
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.texts import UNPAID
 from timekeeper.core.values import WHOLE_MILLI
-from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map, role_findings, sessions
 from timekeeper.store.cluster_map import NodeSums
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import DAY_MS, HOUR_MS
 from timekeeper.store.ledger import pulse as read_pulse
 from timekeeper.store.role_findings import NOT_SEEN
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
@@ -35,6 +53,8 @@ BODY = Body(MapPost)
 
 PATH = "/v1/cluster"
 _PAGE, _STEPS = 100, 10
+_TWO_WEEKS_MS, _MOST_HOURS = 14 * DAY_MS, 10_000
+_KEPT = 4  # times of which callers accept an older answer
 _RIGHT = Right("get", "sessions")
 
 
@@ -81,6 +101,25 @@ class WaitingAnswer(Versioned):
     total: int | None
     pods: list[WaitingOnMap]
     placement: str
+
+
+class CardHour(TypedDict):
+    """Means of whole cards, in thousandths, over the `known` milliseconds in which they were counted. A MIG
+    instance is its part of a card. `model`: empty for what is of no certain model; in every hour there is
+    such a row."""
+
+    hour: int
+    known: int
+    model: str
+    heldMilli: int
+    freeMilli: int
+    waitingMilli: int
+
+
+class CardHours(Span, Versioned):
+    """`hours`: those in which cards were counted, by model; of others nothing is known."""
+
+    hours: list[CardHour]
 
 
 POST = ApiRoute(
@@ -146,7 +185,15 @@ FREE = ApiRoute(
     parameters=(NAMESPACE, SELECTOR),
     sheet=sheets.FREE,
 )
-ROUTES = (POST, CLUSTER, WAITING, FREE)
+CARDS = ApiRoute(
+    path="/v1/cards",
+    about="cards that are held, free and waited for, by UTC hour and model, of the cluster; without a time"
+    " range, of the last two weeks",
+    right=Right("get", "sessions"),
+    answers={JSON: CardHours},
+    parameters=(FROM, TO, NAMESPACE),
+)
+ROUTES = (POST, CLUSTER, WAITING, FREE, CARDS)
 
 
 def register(app: Flask, services: Services) -> None:
@@ -165,6 +212,13 @@ def register(app: Flask, services: Services) -> None:
 
     def cluster(call: Call) -> Response:
         return _nodes_answer(services, call)
+
+    recent = RecentValues[bytes](_KEPT)
+
+    def cards(call: Call) -> Response:
+        key, oldest = (call.get("from"), call.get("to")), oldest_ms(request.cache_control.max_age)
+        body = recent.get(key, lambda: msgspec.json.encode(_card_hours(services, *key)), oldest)
+        return tagged(Response(body, content_type=JSON))
 
     def waiting(call: Call) -> Response:
         namespace = call.get("namespace", "")
@@ -213,6 +267,7 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, CLUSTER, cluster)
     serve(app, services, FREE, free)
     serve(app, services, WAITING, waiting)
+    serve(app, services, CARDS, cards)
 
 
 def when_devices(connection: Connection) -> str:
@@ -241,6 +296,29 @@ def _with_need(reason: str, need: str) -> str:
     if UNPAID in reason:
         return re.sub(f"[0-9]+ {UNPAID}", lambda _: need, reason)
     return f"{reason}; {need}" if reason else need
+
+
+def _card_hours(services: Services, since: int | date | None, until: int | date | None) -> CardHours:
+    zone = str(services.ledger.zone())
+    end_ms = start_ms(until, zone) or services.clock()
+    begin_ms = start_ms(since, zone) or end_ms - _TWO_WEEKS_MS
+    if not 0 < end_ms - begin_ms <= _MOST_HOURS * HOUR_MS:
+        raise bad("from", f"it must be before to, by at most {_MOST_HOURS:,} hours")
+    with services.ledger.store.reading() as connection:
+        rows = cluster_map.card_hours(connection, Interval(begin_ms, end_ms))
+    known = {row.hour_ms: row.known_ms for row in rows if not row.model}
+    hours: list[CardHour] = [
+        {
+            "hour": row.hour_ms,
+            "known": known[row.hour_ms],
+            "model": row.model,
+            "heldMilli": round(row.held / known[row.hour_ms]),
+            "freeMilli": round(row.free / known[row.hour_ms]),
+            "waitingMilli": round(row.waiting / known[row.hour_ms]),
+        }
+        for row in rows
+    ]
+    return {"version": 1, "from": begin_ms, "to": end_ms, "hours": hours}
 
 
 def _nodes_answer(services: Services, call: Call) -> Response:

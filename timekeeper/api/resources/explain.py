@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypedDict
 
 from flask import Flask, Response
 
@@ -56,7 +57,7 @@ from timekeeper.core.protected import Published
 from timekeeper.core.request.claims import CLAIM
 from timekeeper.core.texts import CREATED, NOT_PLACED, UNPAID, apart, floor, not_bound, received
 from timekeeper.core.violation import first_of
-from timekeeper.store import cluster_map, held_pods, sessions, would
+from timekeeper.store import cluster_map, held_pods, node_usage, sessions, would
 from timekeeper.store.decisions import (
     DecisionFilter,
     DecisionRow,
@@ -71,6 +72,7 @@ from timekeeper.store.ledger import pulse
 from timekeeper.store.sessions import ChargedSession
 
 _MOST_NAMED = 20
+_USE_MS = 14 * 86_400_000
 _MOST_HOLDERS = 4
 _NO_ALLOCATION = "no allocation of claim {} is known: it is charged once it holds GPUs"
 _CRON_JOB = "CronJob"
@@ -101,18 +103,27 @@ class ChargeAnswer(AmountAnswer):
     sentence: str
 
 
+class UseHour(TypedDict):
+    """What was held in the measured time of a UTC hour, and used then, in milli-GPU x milliseconds."""
+
+    hour: int
+    measured: int
+    used: int
+
+
 class ExplanationAnswer(Versioned):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its newest 500
-    sessions; `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
-    namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its mode
-    now, and what follows, empty where it is the cluster's; `protected`: what its entry protects, and whether
-    these pods are, else empty; `request`: null: it is not over budget, and no pod waits for more than is
-    left."""
+    sessions; `use`: of a pod, in the last two weeks of these; `waitsFor`: if it waited by the last of its
+    decisions, what would have to change; `budget`: the namespace's account now; `received`: how what its
+    group passed on adds to it, else empty; `mode`: its mode now, and what follows, empty where it is the
+    cluster's; `protected`: what its entry protects, and whether these pods are, else empty; `request`: null:
+    it is not over budget, and no pod waits for more than is left."""
 
     namespace: str
     subject: str
     steps: list[DecisionAnswer]
     charges: list[ChargeAnswer]
+    use: list[UseHour]
     waitsFor: list[str]
     budget: str
     received: str
@@ -179,6 +190,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         rows = [] if kind == CLAIM else page(connection, which, MOST_OF_LIFE)[::-1]
         rows = _in_order(rows)
         charged = _sessions(connection, which, subject, now_ms)
+        use = _use(connection, charged, now_ms) if kind == "Pod" else []
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
         before = _of_its_update(connection, waits, now_ms) if waits else []
@@ -209,6 +221,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each, each.session.name in orphans) for each in charged],
+        "use": use,
         "waitsFor": [*lacks[:1], *([when] if when else []), *lacks[1:]],
         "budget": budget_sentence(which.namespace, statement),
         "received": _received(which.namespace, statement, statement.received),
@@ -217,6 +230,15 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "request": request_answer(which.namespace, statement, need, place[-1] if place else None),
     }
     return answer(body)
+
+
+def _use(connection: Connection, charged: list[ChargedSession], now_ms: int) -> list[UseHour]:
+    """By the hour, of the last two weeks in which it held cards."""
+    sessions = [each.session for each in charged]
+    last_ms = max((session.ended_ms or now_ms for session in sessions), default=now_ms)
+    requested = {session.uid: session.requested_milli for session in sessions}
+    hours = node_usage.hours_of(connection, requested, last_ms - _USE_MS)
+    return [{"hour": at_ms, "measured": measured, "used": used} for at_ms, measured, used in hours]
 
 
 def _mode(namespace: str, history: History, now_ms: int) -> str:

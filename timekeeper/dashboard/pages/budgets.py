@@ -16,6 +16,7 @@ from timekeeper.dashboard.pages.accounts import (
     empty_form,
     with_stranger,
 )
+from timekeeper.dashboard.pages.cluster import cards_over_time
 from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 
 ROWS = 100  # in one page of the table
@@ -45,6 +46,7 @@ def overview(visit: Visit) -> PageContent:
     rows, first, before, after = visit.page_of(found, ROWS)
     values = {
         "use": _use(visit) if not answer["budgets"] else (),
+        **cards_over_time(visit),
         **{"rows": rows, "found": len(found), "first": first, "before": before, "after": after},
         "totals": totals(answer["budgets"]),
         "periods": periods[:_PERIODS],

@@ -2,15 +2,16 @@
 
 import codecs
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 
-from timekeeper.core.ledger.metering import Interval, calendar_name
+from timekeeper.core.ledger.metering import Interval, calendar_name, day_begins_ms
 from timekeeper.core.ledger.months import month_name
-from timekeeper.core.texts import age, cell, money
+from timekeeper.core.texts import GPU_HOUR, age, cell, money
 from timekeeper.dashboard.api_caller import MAX_ROWS
+from timekeeper.dashboard.charts import LineChart, line_chart
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, part, segment
 
 CLAIMED_BY = ("claim", "class", "driver", "device")
@@ -30,6 +31,7 @@ _ROWS = 100  # in one page of the table
 _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
+_MICRO = 1_000_000  # parts of a currency in a picture
 _CORRECTION = "correction"
 _ALONE = ("pod", "day")  # what is not compared with other months
 _FIGURES = ("price", "currency", "posted", "pending", "amount", "gpuHours", "cost")
@@ -186,6 +188,7 @@ def costs(visit: Visit) -> PageContent:
         "is_running": this.has(visit.now_ms),
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": is_cut,
+        "by_day": _by_day(visit, month, [row.bill for row in rows]) if group == "day" else None,
         "span": (this.from_ms, this.to_ms) if this.rows and group != "day" else None,
         "columns": [name for name in (rows[0].bill.cells if rows else ()) if name not in hidden],
         "has_corrections": any(row.bill.cells.get(_CORRECTION) for row in rows),
@@ -198,6 +201,22 @@ def costs(visit: Visit) -> PageContent:
         "files": {form: link(f"/costs/{form}", month=month, **asked) for form in FORMS},
     }
     return PageContent("costs.html", values)
+
+
+def _by_day(visit: Visit, month: str, bills: Sequence[Bill]) -> LineChart | None:
+    """The picture of a month's days: what each cost, by currency; without a price its GPU-hours. A day
+    without a charge between others cost nothing."""
+    days = {date.fromisoformat(bill.cells["day"]): bill for bill in bills}
+    names, zone = sorted({name for bill in bills for name in bill.costs})[:3], str(visit.zone)
+    unit, text = (_MICRO, lambda micro: money(Decimal(micro) / _MICRO)) if names else (int(GPU_HOUR), cell)
+    steps, factor = [], _MICRO if names else 1
+    for day in (min(days) + timedelta(at) for at in range((max(days) - min(days)).days + 1)) if days else ():
+        begin_ms, end_ms = day_begins_ms(day, zone), day_begins_ms(day + timedelta(1), zone)
+        bill = days.get(day) or Bill()
+        figures = tuple(int(factor * bill.figure(name)) for name in names or ("",))
+        steps.append((begin_ms, end_ms, end_ms - begin_ms, figures))
+    lines = dict(zip(("left", "ahead", "free"), names or ("GPU-hours",), strict=False))
+    return line_chart(f"Costs of {month} by day", lines, steps, unit, text, visit.zone)
 
 
 def _compared(

@@ -2,6 +2,7 @@
 by namespace as pods come and go."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
 MAX_ESTIMATES = 4_096  # cached rates by request: tenants choose the requests, so the cache needs a limit
+_BY_COMPUTE = BudgetSettings(charge_by="compute")
 MAX_PASSED = 1_000  # planned expiries of pods that no longer wait
 
 
@@ -47,6 +49,8 @@ class PodsWithoutNode:
     declaring: set[str] = field(default_factory=set)
     seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
     untried: set[str] = field(default_factory=set)  # UIDs of those that our scheduler has not tried to place
+    # model -> what pods without a node ask of whole cards, in thousandths; "": of several models
+    asked: Counter[str] = field(default_factory=Counter)
     paid_ms: dict[str, int] = field(default_factory=dict)  # UID of a gang's member -> when it was paid
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
@@ -62,9 +66,11 @@ class PodsWithoutNode:
     _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
     _released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
+    _asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # UID -> what of ``asked`` is its
     # heap of (moment, UID): the pod counts no longer then
     _expiries: list[tuple[int, str]] = field(default_factory=list)
     _estimates: dict[GPURequest, int] = field(default_factory=dict)  # request -> rate
+    _wholes: dict[GPURequest, tuple[str, int]] = field(default_factory=dict)  # request -> what of ``asked``
 
     def update(
         self,
@@ -115,7 +121,8 @@ class PodsWithoutNode:
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
         )
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
-        self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
+        self._waiting, self._sums, self._released, self._expiries = {}, {}, {}, []
+        self._estimates, self._wholes = {}, {}
         self.rates = {}
         cluster.pods.without_node_changes |= {
             pod.uid for pod in charged_pods(cluster.pods) if pod.can_be_bound
@@ -153,6 +160,11 @@ class PodsWithoutNode:
             self.seen[namespace] -= 1
             if not self.seen[namespace]:
                 del self.seen[namespace]
+        model, milli = self._asked.pop(uid, ("", 0))
+        self.asked[model] -= milli
+        if pod is not None:
+            model, milli = self._asked[uid] = self._whole_cards(self.unallocated(pod))
+            self.asked[model] += milli
         self.untried.discard(uid)
         if pod is not None and pod.is_untried and not pod.has_other_scheduler(self._settings.scheduler_name):
             self.untried.add(uid)
@@ -204,6 +216,15 @@ class PodsWithoutNode:
     def most_rate(self, pod: LedgerPod) -> int:
         """The highest rate that the pod can have, with its claims."""
         return self._most_rate(pod.request)
+
+    def _whole_cards(self, request: GPURequest) -> tuple[str, int]:
+        """The model, "" of several, and the most that the request takes of whole cards, in thousandths."""
+        if request not in self._wholes:
+            if len(self._wholes) >= MAX_ESTIMATES:
+                self._wholes.clear()
+            rating = rated(Demand(request=request), NodeCards(self._kinds), _BY_COMPUTE)
+            self._wholes[request] = rating.models, rating.rate_milli
+        return self._wholes[request]
 
     def unallocated_rate(self, pod: LedgerPod) -> int:
         """The same without the claims that sessions hold already."""

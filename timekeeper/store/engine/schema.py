@@ -314,6 +314,17 @@ FIGURES = Table(
     comment="measured use of a session's cards in a UTC hour: by the node agent, or its tenant's word",
 )
 
+CARD_HOURS = Table(
+    "card_hours",
+    METADATA,
+    Column("hour_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("model", Text, primary_key=True),  # "": of no certain model; every hour that was counted has it
+    *(Column(name, BigInteger, nullable=False) for name in ("known_ms", "held", "free", "waiting")),
+    CheckConstraint(f"hour_ms % {HOUR_MS} = 0 AND known_ms BETWEEN 1 AND {HOUR_MS}", name="is_of_an_hour"),
+    CheckConstraint("hour_ms >= 0 AND held >= 0 AND free >= 0 AND waiting >= 0", name="is_not_negative"),
+    comment="milli-GPU x ms of cards held, free and waited for in a UTC hour, while they were counted",
+)
+
 NODE_USES = Table(
     "node_uses",
     METADATA,

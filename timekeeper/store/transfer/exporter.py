@@ -19,6 +19,7 @@ from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.schema import (
     ACCOUNTS,
     BINDINGS,
+    CARD_HOURS,
     CHARGE_CORRECTIONS,
     CLOSED_MONTHS,
     DAYS,
@@ -64,6 +65,7 @@ TABLES = (
     POSTINGS,
     FOLDED,
     FIGURES,
+    CARD_HOURS,
     NODE_USES,
     BINDINGS,
     ENDS,

@@ -28,6 +28,7 @@ from timekeeper.store.engine.former import ADDED, BEFORE, DROPPED, FORMER
 from timekeeper.store.engine.schema import (
     ACCOUNTS,
     BINDINGS,
+    CARD_HOURS,
     DAYS,
     DECISIONS,
     DECLARED_PODS,
@@ -53,7 +54,7 @@ _BATCH = 500
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
     *(ACCOUNTS, ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
-    *(DECISIONS, WOULD, WOULD_SINCE),
+    *(DECISIONS, WOULD, WOULD_SINCE, CARD_HOURS),
 )
 
 # Rows that an earlier release exported, and that are left out.
