@@ -18,11 +18,12 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, POD, c
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated
-from timekeeper.core.texts import UNPAID
+from timekeeper.core.texts import KUEUES_GATE, UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.store import cluster_map, held_pods, sessions
 from timekeeper.store.cluster_map import NodeSums
+from timekeeper.store.decisions import held_queues
 from timekeeper.store.engine.engine import Connection
 from timekeeper.wire.cluster_map import MapCard, MapPost, MapWaitingPod
 
@@ -148,6 +149,9 @@ def register(app: Flask, services: Services) -> None:
             found = cluster_map.waiting(connection)
             now_ms, history = services.ledger.moment(connection)
             needs = _needs(connection, history, namespace, now_ms) if found is not None else {}
+            waiting = found.pods if found is not None else ()
+            queued = {pod["namespace"] for pod in waiting if KUEUES_GATE in pod["reason"]}
+            held = held_queues(connection, queued)
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
         placement = own or history.settings(now_ms).placement
         if found is None:
@@ -158,6 +162,10 @@ def register(app: Flask, services: Services) -> None:
             if namespace in ("", each["namespace"])
         ]
         pods = [{**pod, "reason": _with_need(pod["reason"], needs.get(pod["uid"], ""))} for pod in pods]
+        for pod in pods:
+            if KUEUES_GATE in pod["reason"]:
+                said = (text.rstrip(".") for (of, _), text in held.items() if of == pod["namespace"])
+                pod["reason"] = "; ".join((pod["reason"], *said))
         total = found.total_of(namespace) if namespace else found.total
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]
