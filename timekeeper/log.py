@@ -26,7 +26,7 @@ LogEvent = (
     | Literal["free-not-written"]
     | Literal["pod-not-judged", "condition-refused", "watch-failed", "database-unavailable"]
     | Literal["database-recovered", "logged-in", "logged-out", "login-failed", "front-proxy-unknown"]
-    | Literal["database-damaged", "database-newer", "ledger-unreadable"]
+    | Literal["queues-not-held", "database-damaged", "database-newer", "ledger-unreadable"]
 )
 Log = edge_events.EventLog[LogEvent]
 log: Log = edge.log

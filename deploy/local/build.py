@@ -53,6 +53,7 @@ _ABOUT_MINUTES = {
     "karpenter": 5,
     "jobset": 3,
     "lws": 3,
+    "kueue": 4,
 }
 
 

@@ -22,7 +22,7 @@ PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
-JOBSET_VERSION, LWS_VERSION = "0.11.0", "0.8.0"
+JOBSET_VERSION, LWS_VERSION, KUEUE_VERSION = "0.11.0", "0.8.0", "0.19.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,11 @@ JOBSET = GoModule("jobset", _JOBSET_MODULE, JOBSET_VERSION)
 LWS = GoModule("lws", _LWS_MODULE, LWS_VERSION)
 JOBSET_TOOLS = (Tool("jobset", JOBSET, _JOBSET_MODULE, None),)
 LWS_TOOLS = (Tool("lws", LWS, f"{_LWS_MODULE}/cmd", None),)
+
+# The controller whose queues follow a budget; built on request only. It prints no version.
+_KUEUE_MODULE = "sigs.k8s.io/kueue"
+KUEUE = GoModule("kueue", _KUEUE_MODULE, KUEUE_VERSION)
+KUEUE_TOOLS = (Tool("kueue", KUEUE, f"{_KUEUE_MODULE}/cmd/kueue", None),)
 
 # "Kubernetes v1.37.2", "Client Version: v1.37.2", "etcd Version: 3.7.0", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"

@@ -23,6 +23,8 @@ from deploy.local.tools import (
     JOBSET,
     JOBSET_TOOLS,
     KUBEADM_TOOLS,
+    KUEUE,
+    KUEUE_TOOLS,
     LWS,
     LWS_TOOLS,
     NODE_TOOLS,
@@ -35,6 +37,14 @@ CRDS = {
     "jobset": "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
     "lws": "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
 }
+_KUEUES = (
+    *("localqueues", "clusterqueues", "cohorts", "workloads", "resourceflavors", "admissionchecks"),
+    *("workloadpriorityclasses", "provisioningrequestconfigs", "multikueueconfigs", "multikueueclusters"),
+    "topologies",
+)
+KUEUE_CRDS = tuple(f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml" for kind in _KUEUES)
+KUEUE_WEBHOOKS = "config/components/webhook/manifests.yaml"
+KUEUE_FILES = (*KUEUE_CRDS, KUEUE_WEBHOOKS)
 WEBHOOKS = {"jobset": "config/components/webhook/manifests.yaml", "lws": "config/webhook/manifests.yaml"}
 GATEWAY_CRDS = tuple(
     f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml"
@@ -48,11 +58,13 @@ def build_all() -> None:
     files: list[tuple[GoModule, str]] = [(GATEWAY_API, path) for path in GATEWAY_CRDS]
     for source in (JOBSET, LWS):
         files += [(source, CRDS[source.name]), (source, WEBHOOKS[source.name])]
+    files += [(KUEUE, path) for path in KUEUE_FILES]
     for source, path in files:
         module_file(source, path, _say)
     program(PROGRAMS, "plugin")
     node = () if hindrance() else NODE_TOOLS
-    binaries(_say, (*TOOLS, *KUBEADM_TOOLS, *node, HELM_TOOL, *JOBSET_TOOLS, *LWS_TOOLS))
+    controllers = *JOBSET_TOOLS, *LWS_TOOLS, *KUEUE_TOOLS
+    binaries(_say, (*TOOLS, *KUBEADM_TOOLS, *node, HELM_TOOL, *controllers))
 
 
 def _say(line: str) -> None:

@@ -170,6 +170,11 @@ class History:
         """The keys that have a text now."""
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
+    def ever_held_queues(self) -> bool:
+        """Whether an entry asks for holds of Kueue's queues, or ever did: some may be held still."""
+        values = (value for dated in self._dated.values() for value in dated.values)
+        return any(isinstance(value, Budget) and value.kueue == "hold" for value in values)
+
     def ended_since(self, at_ms: int) -> dict[str, int]:
         """The keys, but for labels, that have ended after that time and have no text now, and when."""
         ended = ((key, dated.from_ms[-1]) for key, dated in self._dated.items() if dated.texts[-1] is None)

@@ -133,6 +133,7 @@ class LedgerPod:
     gang: Gang | None = None  # the pods that it starts together with
     membership: Membership = NO_MEMBER
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
+    is_queued: bool = False  # Kueue's is there: its Workload is not admitted
     # the number of GPUs of its claims that its release is to record; None: admission has recorded it
     late_devices: int | None = None
 
@@ -401,6 +402,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         is_saved_up=written.endswith(names.OVER_AT_BINDING),
         membership=NO_MEMBER if gang is None else _membership(raw),
         has_other_gate=any(gate not in names.GATES for gate in gates),
+        is_queued=names.KUEUE_GATE in gates,
         mirror_uid=str(metadata.get("uid", "")) if where[0].startswith(STATIC) else "",
         runs_ms=_declared_ms(spec.get("activeDeadlineSeconds")),
         sidecar_waits=_waits_for_sidecar(mapping(raw.get("status"))),

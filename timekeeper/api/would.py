@@ -14,6 +14,7 @@ from timekeeper.api.report_formats import as_csv, iso
 from timekeeper.core.ledger.metering import calendar_name
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import would
+from timekeeper.store.decisions import held_queues
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.would import WouldGroup, WouldQuery, week_of, week_start_ms
 
@@ -75,6 +76,7 @@ def register(app: Flask, services: Services) -> None:
             metered, enforced = _namespaces(services, connection, call.get("namespace"), start, end)
             asked = WouldQuery(start, end, tuple(metered), after[2:] if after else None)
             found = would.groups(connection, asked, limit + 1)
+            held = _held_queues(services, connection, call.get("namespace"))
         page, last = found[:limit], found[min(limit, len(found)) - 1] if found else None
         follows = None
         if last is not None and len(found) > limit:
@@ -85,8 +87,9 @@ def register(app: Flask, services: Services) -> None:
             body = b"".join(as_csv(sheets.WOULD.keys, cells))
             return tagged(Response(body, content_type=f"{CSV}; charset=utf-8"), follows)
         times, began = Span({"from": start, "to": end}), services.ledger.began_ms()
+        notes = [*_notes(page), *held]
         answered = WouldAnswer(
-            version=1, **times, rows=rows, enforced=enforced, notes=_notes(page), began=began, next=follows
+            version=1, **times, rows=rows, enforced=enforced, notes=notes, began=began, next=follows
         )
         return answer(answered, follows)
 
@@ -113,6 +116,15 @@ def _namespaces(
     now_ms, history = services.ledger.moment(connection)
     metered = [each for each in names if history.is_metered(each, now_ms)]
     return metered, [each for each in names if each not in metered]
+
+
+def _held_queues(services: Services, connection: Connection, namespace: str | None) -> list[str]:
+    """Which of Kueue's queues would be held now: a sentence on each."""
+    now_ms, history = services.ledger.moment(connection)
+    names = history.namespaces() if namespace is None else {namespace}
+    metered = {name for name in names if history.is_metered(name, now_ms)}
+    asking = {name for name in metered if history.budget(name, now_ms).budget.kueue == "hold"}
+    return [*held_queues(connection, asking).values()]
 
 
 def _notes(groups: list[WouldGroup]) -> list[str]:

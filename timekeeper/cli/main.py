@@ -250,7 +250,7 @@ def explain(options: Options, target: str, uid: str | None, form: str) -> None:
         path = f"/v1/explain/{quote(namespace)}/{quote(target)}"
         sheet, answer = client.answered(form, path, uid=uid)
         check_subject(client, options.kubectl, answer)
-        sheet = with_suspension(options.kubectl, sheet, answer)
+        sheet = with_suspension(client, options.kubectl, sheet, answer)
     output.show(sheet, form)
 
 

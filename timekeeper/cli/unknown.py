@@ -6,16 +6,23 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
+from urllib.parse import quote
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError, PrintedSheet
+from timekeeper.core.decisions import HELD, QUEUE
 from timekeeper.core.request.claims import CLAIM
-from timekeeper.core.texts import CREATED, NOTHING_RECORDED, gate_sentence
+from timekeeper.core.texts import CREATED, KUEUES_GATE, NOTHING_RECORDED, gate_sentence
 
 _MOST = "1000"  # rows whose names are compared
 _NO_KIND = "doesn't have a resource type"
 _RESOURCES = {"Pod": "pods", CLAIM: "resourceclaims"}
+_WORKLOADS = ("workload", "workloads", "wl")
+_GATES = "{.spec.schedulingGates[*].name}"
+# of a Workload: whether it is admitted
+_SUSPENDED = '{.spec.suspend}{.spec.runPolicy.suspend}{.status.conditions[?(@.type=="Admitted")].status}'
+_QUEUE = r"{.metadata.labels.kueue\.x-k8s\.io/queue-name}{.spec.queueName}"
 
 
 def check_subject(client: Client, kubectl: Kubectl, answer: Any) -> None:
@@ -35,15 +42,24 @@ def check_subject(client: Client, kubectl: Kubectl, answer: Any) -> None:
     )
 
 
-def with_suspension(kubectl: Kubectl, sheet: PrintedSheet, answer: Any) -> PrintedSheet:
+def with_suspension(client: Client, kubectl: Kubectl, sheet: PrintedSheet, answer: Any) -> PrintedSheet:
     """The explanation, first of a controller that it is suspended, and of a pod which gate keeps it, where
-    the API server says so: then nothing else could be recorded of it."""
-    kind, _, name = answer["subject"].partition("/")
-    where = "-n", answer["namespace"]
-    said = _gate(kubectl, name, *where) if kind == "Pod" and not answer["charges"] else ""
-    if kind not in _RESOURCES and _is_suspended(kubectl, kind, name, *where):
-        subject = answer["subject"]
-        said = f"{subject} is suspended: until it is resumed it has no pods, and needs no cards or budget"
+    the API server says so: then nothing else could be recorded of it. Then which of Kueue's queues is held,
+    also of a Workload that is not admitted."""
+    subject = answer["subject"]
+    kind, _, name = subject.partition("/")
+    where, said, queue = ("-n", answer["namespace"]), "", ""
+    if kind == "Pod" and not answer["charges"]:
+        gates, queue = _fields(kubectl, "pods", name, _GATES, *where)
+        said = gate_sentence(gates.split())
+        queue = queue if KUEUES_GATE in said else ""
+    elif kind not in _RESOURCES:
+        state, queue = _fields(kubectl, kind, name, _SUSPENDED, *where)
+        if state == "true":
+            said = f"{subject} is suspended: until it is resumed it has no pods, and needs no cards or budget"
+        elif state or kind.lower() not in _WORKLOADS:
+            queue = ""
+    said = "; ".join(filter(None, (said, _held_queue(client, answer["namespace"], queue) if queue else "")))
     if not said:
         return sheet
     answer["waitsFor"].insert(0, said)
@@ -71,21 +87,22 @@ def _is_there(kubectl: Kubectl, resource: str, name: str, *where: str) -> bool |
         return False if _NO_KIND in error.message else None
 
 
-def _is_suspended(kubectl: Kubectl, resource: str, name: str, *where: str) -> bool:
-    """False also where the API server cannot be asked."""
-    form = "jsonpath={.spec.suspend}{.spec.runPolicy.suspend}"
+def _fields(kubectl: Kubectl, resource: str, name: str, form: str, *where: str) -> tuple[str, str]:
+    """What ``form`` says of the object, and its queue of Kueue; "" also where the API server cannot be
+    asked."""
     with suppress(CommandError):
-        return kubectl.run("get", resource, name, *where, "--ignore-not-found", "-o", form).strip() == "true"
-    return False
+        asked = f"jsonpath={form}|{_QUEUE}"
+        said = kubectl.run("get", resource, name, *where, "--ignore-not-found", "-o", asked).strip()
+        return said.partition("|")[0], said.partition("|")[2]
+    return "", ""
 
 
-def _gate(kubectl: Kubectl, name: str, *where: str) -> str:
-    """Which gate keeps the pod, "" also where the API server cannot be asked."""
-    form = "jsonpath={.spec.schedulingGates[*].name}"
+def _held_queue(client: Client, namespace: str, queue: str) -> str:
+    """By whose budget Kueue's queue is held; "": by none, as far as the account may read it."""
     with suppress(CommandError):
-        return gate_sentence(
-            kubectl.run("get", "pods", name, *where, "--ignore-not-found", "-o", form).split()
-        )
+        path = f"/v1/explain/{quote(namespace)}/{QUEUE}/{quote(queue)}"
+        last = next(iter(client.get(path)["steps"][-1:]), None)
+        return str(last["sentence"]).rstrip(".") if last and last["kind"] == HELD else ""
     return ""
 
 

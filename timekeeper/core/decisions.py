@@ -51,9 +51,10 @@ KINDS: Mapping[str, DecisionKind] = {
     ),
     DEMOTED: DecisionKind("webhook", "`OverBudget`: created with the class of pods over budget"),
     HELD: DecisionKind(
-        "webhook",
+        "webhook, timekeeper",
         "`OverBudget`, `WaitsForBudget`, `WaitsForTurn`, `WaitsForClaims`, `DeclaredTime`: created with the"
-        " scheduling gate `bursar.dev/budget`",
+        " scheduling gate `bursar.dev/budget`; `QueueHeld`, `QueueWouldBeHeld`: the budget holds"
+        " Kueue's queue, the `owner`, or would",
     ),
     PLACED: DecisionKind("extender", "`Bound`, with node, cards, compute and memory"),
     BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
@@ -81,7 +82,10 @@ KINDS: Mapping[str, DecisionKind] = {
         " `PreemptedByScheduler`: the same by kube-scheduler itself, whose Event `Preempted` names that pod;"
         " recorded once for each evicted pod",
     ),
-    RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
+    RELEASED: DecisionKind(
+        "timekeeper",
+        "`Released`: its scheduling gate was removed; `QueueLetGo`: Kueue's queue is held no more",
+    ),
     GANG: DecisionKind(
         "extender",
         "`GangWaits`: what all pods of its gang wait for, whenever that changes",
@@ -123,6 +127,8 @@ KINDS: Mapping[str, DecisionKind] = {
         " lead passed on to a namespace, recorded for both",
     ),
 }
+
+QUEUE = "LocalQueue"  # kind of the owner where Kueue's queue is held, or released
 
 # figures with a meaning of their own
 MESSAGE = "message"  # the sentence for people; it names no pod of another namespace

@@ -292,6 +292,13 @@ CATALOGUE: Mapping[str, FindingKind] = {
         "1 pod stays though it must leave, for {hours} GPU-hours by now: {where}; refused: {why}",
         todo="let the account of the timekeeper pass that webhook or policy (docs/evictions.md#vetoes)",
     ),
+    "queues-not-held": FindingKind(
+        "warning",
+        "Kueue",
+        "{number} of Kueue's queues or their namespaces do not follow their budget: {queues}; {why}",
+        "of Kueue's queues or their namespaces 1 does not follow its budget: {queues}; {why}",
+        todo="read docs/coming-from/kueue.md#what-can-stand-in-the-way",
+    ),
     "sidecar-waits": FindingKind(
         "warning",
         "charges",

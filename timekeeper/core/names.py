@@ -90,6 +90,7 @@ BUDGET_GATE = "bursar.dev/budget"
 # scheduling gate of pods that start together, until all of them have cards; only the extender removes it
 GANG_GATE = "bursar.dev/gang"
 GATES = (BUDGET_GATE, GANG_GATE)
+KUEUE_GATE = "kueue.x-k8s.io/admission"  # Kueue's, until the pod's Workload is admitted
 # what tells the gang of such a pod from others of its namespace
 GANG_KEY = "bursar.dev/gang-key"
 # what the Binding writes, or the extender: when enough pods of the gang had a node

@@ -63,10 +63,11 @@ def gate_sentence(gates: Iterable[str]) -> str:
     return f"its scheduling gate {gate} keeps it from every scheduler: it is {whose}"
 
 
+KUEUES_GATE = "Kueue's, until its Workload is admitted"
 _GATES = {
     "bursar.dev/budget": "Bursar's, until the budget pays for it",
     "bursar.dev/gang": "Bursar's, until there are cards for all of its gang",
-    "kueue.x-k8s.io": "Kueue's, until its Workload is admitted",
+    "kueue.x-k8s.io": KUEUES_GATE,
 }
 
 

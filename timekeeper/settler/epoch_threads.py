@@ -34,6 +34,7 @@ from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
 from timekeeper.settler.new_pods import NewPods
+from timekeeper.settler.queue_holder import QueueHolder
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
 from timekeeper.settler.spent_parameters import SpentParameters, apply_with
@@ -83,6 +84,10 @@ class EpochThreads:
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
         reading = (*reading, start_thread("would", judge.keep, stop))
+        queues = QueueHolder(self.api, self.store, self.settler, self.events, self.record, self.now_ms)
+        self.settler.queues_not_held = lambda: queues.findings
+        start_thread("watch-queues", queues.follow, stop)
+        reading = (*reading, start_thread("queues", queues.keep, stop))
         governing = () if settings.only_meter else self._start_governing(settings, stop)
         return (*reading, *governing)
 

@@ -175,6 +175,7 @@ class Settler:
         )  # when cards were last counted, and what by model
         self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
         self.late_months: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `MonthCloser.late`
+        self.queues_not_held: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `QueueHolder.findings`
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
@@ -270,7 +271,7 @@ class Settler:
             early = given_early(freed_devices(self.cluster, self.ledger), held)
             more = (*broken_laws(decision.withheld), *vetoes.findings(self.vetoes, self.view.charged, now_ms))
             waiting = of_sidecars(self.cluster.pods, self.view.charged, now_ms)
-            more = (*more, *self.late_months(), *waiting, *early)
+            more = (*more, *self.late_months(), *waiting, *early, *self.queues_not_held())
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
             clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))

@@ -12,7 +12,10 @@ from sqlalchemy import Select, bindparam, func, select, tuple_, update
 from timekeeper.core.decisions import (
     GANG,
     GANG_KEY,
+    HELD,
+    MESSAGE,
     PREEMPTED_BY_SCHEDULER,
+    QUEUE,
     RELEASED,
     STANDING,
     Decision,
@@ -283,6 +286,19 @@ def last_standings(connection: Connection, namespaces: Iterable[str]) -> dict[st
         rows = select(its.namespace, its.reason).where(*wanted, its.reason.in_(_CHANGES)).order_by(its.id)
         found |= {row.namespace: row.reason for row in connection.execute(rows)}
     return found
+
+
+def held_queues(connection: Connection, namespaces: Iterable[str]) -> dict[tuple[str, str], str]:
+    """A sentence on each of Kueue's queues that the budgets of these namespaces hold or would hold, by
+    namespace and name."""
+    its, names, found = DECISIONS.c, sorted(namespaces), dict[tuple[str, str], str]()
+    for at in range(0, len(names), _READ_AT_ONCE):
+        of_queues = its.namespace.in_(names[at : at + _READ_AT_ONCE]), its.owner.startswith(f"{QUEUE}/")
+        rows = select(its.namespace, its.owner, its.kind, its.figures).where(*of_queues, its.subject == "")
+        for row in connection.execute(rows.order_by(its.id)):
+            said = json.loads(row.figures)[MESSAGE] if row.kind == HELD else ""
+            found[row.namespace, row.owner.removeprefix(f"{QUEUE}/")] = said
+    return {queue: said for queue, said in found.items() if said}
 
 
 def _run(row: Any) -> DecisionRun:

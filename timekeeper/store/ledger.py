@@ -330,6 +330,24 @@ def open_rates(connection: Connection, names: Iterable[str] | None = None) -> di
     return _open_rates(connection, true())
 
 
+def rate_at(connection: Connection, names: Iterable[str], at_ms: int) -> int:
+    """The summed rate of the sessions of these namespaces that were open in the second from then on."""
+    its, total = SESSIONS.c, 0
+    ended_ms = func.coalesce(its.ended_ms, its.vanished_ms, at_ms)
+    for some in chunks(sorted(names)):
+        open_then = its.namespace.in_(some), its.bound_ms < at_ms + 1000, ended_ms >= at_ms
+        total += int(connection.execute(select(func.sum(its.rate_milli)).where(*open_then)).scalar() or 0)
+    return total
+
+
+def granted_since(connection: Connection, subject: str, span: Interval, at_ms: int) -> int:
+    """What the account with this span was granted after that time."""
+    its = GRANTS.c
+    of_it = its.subject == subject, its.period_start_ms == span.start_ms, its.period_end_ms == span.end_ms
+    since = select(func.sum(its.amount)).where(*of_it, its.created_ms > at_ms)
+    return int(connection.execute(since).scalar() or 0)
+
+
 def _open_rates(connection: Connection, which: Any) -> dict[str, int]:
     its = SESSIONS.c
     sums = select(its.namespace, func.sum(its.rate_milli)).group_by(its.namespace)

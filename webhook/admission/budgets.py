@@ -53,6 +53,7 @@ EXAMPLES: Mapping[str, str] = {
     "placement": "placement: on",
     "wholeCards": "wholeCards: bursar",
     "gangs": "gangs: auto",
+    "kueue": "kueue: hold",
     "schedulerName": "schedulerName: bursar-scheduler",
     "sidecar": "sidecar: on",
     "chargeBy": "chargeBy: dominant",

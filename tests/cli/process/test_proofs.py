@@ -15,9 +15,11 @@ from tests.timekeeper.books import Books, posting_row
 from tests.timekeeper.dashboards import ADMIN, READER, filled
 from tests.timekeeper.ledger.test_months import ENDED, ENTRY, LONG, NOVEMBER
 from tests.timekeeper.listed import write_accounts
-from tests.timekeeper.worlds import HOUR, user_status
+from tests.timekeeper.worlds import HOUR, T0, user_status
 from timekeeper.cli.main import cli
 from timekeeper.cli.months import month
+from timekeeper.core.decisions import HELD, RELEASED, Decision, DecisionRun
+from timekeeper.store import decisions
 from timekeeper.store.engine.schema import POSTINGS
 
 if TYPE_CHECKING:
@@ -27,7 +29,13 @@ KUBECTL = """#!/bin/sh
 case "$*" in
     *hidden*) echo "Error from server (Forbidden): pods is forbidden" >&2; exit 1 ;;
     "get jbo "*) echo "error: the server doesn't have a resource type \\"jbo\\"" >&2; exit 1 ;;
-    "get pods fresh "*schedulingGates*) echo kueue.x-k8s.io/admission bursar.dev/gang ;;
+    "get pods fresh "*schedulingGates*) echo "kueue.x-k8s.io/admission bursar.dev/gang|held" ;;
+    "get Job queued "*jsonpath*) echo "true|held" ;;
+    "get Job free "*jsonpath*) echo "true|free" ;;
+    "get workload job-queued "*jsonpath*) echo "|held" ;;
+    "get workload admitted "*jsonpath*) echo "True|held" ;;
+    "get Job "[qf]*" -o name") echo job/known ;;
+    "get workload "*" -o name") echo workload/known ;;
     "get pods fresh "*) echo pod/fresh ;;
     "get JobSet rests "*jsonpath*) echo true ;;
     "get JobSet "[rl]*" -o name") echo jobset/known ;;
@@ -127,6 +135,9 @@ def test_without_an_answer_or_a_right_nothing_is_proved(books: Books, tmp_path: 
     assert proved(books, tmp_path, "2026-10", "x.y.z")[0] == 2
 
 
+SAID = "Kueue's queue held is held by the budget of team-a: 0 of 10 GPU-hours left until 1 December"
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A ledger with pods and a map, and a kubectl that knows one pod and one node."""
@@ -137,6 +148,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     with ExitStack() as stack:
         ledger = filled(folder)
         stack.callback(ledger.close)
+        decided = (("held", HELD, SAID), ("free", HELD, "it was held"), ("free", RELEASED, "it is let go"))
+        runs = [
+            DecisionRun(
+                Decision(
+                    at_ms=T0,
+                    kind=kind,
+                    reason="Queue",
+                    namespace="team-a",
+                    owner=f"LocalQueue/{name}",
+                    figures={"message": f"{said}."},
+                ),
+                1,
+                T0,
+            )
+            for name, kind, said in decided
+        ]
+        with ledger.books.store.writing() as connection:
+            decisions.record(connection, "timekeeper", runs)
         url = stack.enter_context(served(ledger.app))
         token = {"BURSAR_TOKEN_FILE": str(folder / "token")}
         yield {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(folder), "BURSAR_SERVER": url, **token}
@@ -216,3 +245,24 @@ def test_a_pod_behind_another_systems_gate_is_told_whose_it_is(
     )
     assert gate in said
     assert "Nothing is recorded" not in said
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize(
+    ("subject", "is_named"),
+    [
+        ("job/queued", True),
+        ("fresh", True),
+        ("workload/job-queued", True),
+        ("job/free", False),
+        ("workload/admitted", False),
+    ],
+)
+def test_what_waits_in_kueue_is_told_which_budget_holds_its_queue(
+    form: str, environment: dict[str, str], subject: str, is_named: bool
+) -> None:
+    done = typed(environment, "explain", subject, "-n", "team-a", "-o", form)
+
+    assert done.exit_code == 0, done.output
+    assert (SAID in done.stdout) == is_named
+    assert ("is suspended" in done.stdout) == subject.startswith("job/")

@@ -276,6 +276,22 @@ def test_the_rights_to_scale_the_owners_of_idle_pods_are_optional(helm: Path) ->
     }
 
 
+@pytest.mark.parametrize(("mode", "file"), [("enforce", "rbac.yaml"), ("meter", "meter-rbac.yaml")])
+def test_the_rights_to_hold_kueues_queues_are_optional(helm: Path, mode: str, file: str) -> None:
+    without, with_them = (
+        [
+            (role["metadata"]["name"], rule)
+            for role in loaded(rendered.rendered(helm, f"--set=mode={mode}", f"--set=kueue={on}")[file])
+            for rule in role.get("rules", [])
+        ]
+        for on in ("false", "true")
+    )
+
+    queues = {"apiGroups": ["kueue.x-k8s.io"], "resources": ["localqueues"]}
+    added = [rule for rule in with_them if rule not in without]
+    assert added == [("bursar-timekeeper", queues | {"verbs": ["list", "watch", "patch"]})]
+
+
 def _workloads(texts: dict[str, str]) -> list[Values]:
     objects = [each for text in texts.values() for each in loaded(text)]
     return [each for each in objects if "template" in each.get("spec", {})]

@@ -20,7 +20,7 @@ OTHERS = replace(POLICY, other_schedulers=frozenset(name for each in DIALECTS fo
 
 
 def test_each_page_has_a_manifest_that_is_run_here() -> None:
-    assert {page.stem for page in PAGES.glob("*.md")} == {*WORLDS, "other-schedulers"}
+    assert {page.stem for page in PAGES.glob("*.md")} == {*WORLDS, "other-schedulers", "kueue"}
 
 
 @pytest.mark.parametrize("page", WORLDS)

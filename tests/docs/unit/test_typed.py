@@ -41,6 +41,7 @@ TYPED = {
         "kubectl bursar usage": "cli/cluster/test_cli.py",
         "get gpubudgets": "cli/cluster/test_cli.py",
     },
+    "docs/coming-from/kueue.md": {"kubectl get localqueues": "story/cluster/test_kueue.py"},
     "docs/cluster-autoscaler.md": {
         "startup-taint.yaml": "docs/cluster/test_commands.py",
         "custom-columns": "webhook/cluster/test_autoscaler_sums.py",

@@ -36,6 +36,7 @@ from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.names import Mode
 from timekeeper.core.wire import StandingWord
+from timekeeper.store.decisions import held_queues
 from timekeeper.wire.values import Subject
 
 
@@ -295,6 +296,10 @@ def register(app: Flask, services: Services) -> None:
         group = account.statement.in_force.budget.group
         shown = _shown(account, not group or may(lambda: admit(services, _RIGHT, GROUP + group)))
         request = request_answer(account.namespace, account.statement)
+        if account.statement.in_force.budget.kueue == "hold":
+            with services.ledger.store.reading() as connection:
+                held = held_queues(connection, (account.namespace,))
+            shown["warnings"] += [said.rstrip(".") for said in held.values()]
         return answer(OneBudget(version=1, silentSince=account.silent_since, request=request, **shown))
 
     def balances(call: Call) -> Response:

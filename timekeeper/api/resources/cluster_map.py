@@ -37,11 +37,12 @@ from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.core.cluster_map import NO_END, OF_DEVICES, not_before
 from timekeeper.core.free_cards import by_model
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.core.texts import UNPAID
+from timekeeper.core.texts import KUEUES_GATE, UNPAID
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map, role_findings, sessions
 from timekeeper.store.cluster_map import NodeSums
+from timekeeper.store.decisions import held_queues
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, HOUR_MS
 from timekeeper.store.ledger import pulse as read_pulse
@@ -228,6 +229,9 @@ def register(app: Flask, services: Services) -> None:
             needs = _needs(connection, history, namespace, now_ms) if found is not None else {}
             of_devices = found is not None and any(pod.get("when") == OF_DEVICES for pod in found.pods)
             devices = when_devices(connection) if of_devices else ""
+            waiting = found.pods if found is not None else ()
+            queued = {pod["namespace"] for pod in waiting if KUEUES_GATE in pod["reason"]}
+            held = held_queues(connection, queued)
         own = history.budget(namespace, now_ms).budget.placement if namespace else ""
 
         def is_its(name: str) -> bool:
@@ -243,6 +247,10 @@ def register(app: Flask, services: Services) -> None:
         ]
         pods = [{**pod, "reason": _with_need(pod["reason"], needs.get(pod["uid"], ""))} for pod in pods]
         pods = [{**pod, "when": devices} if pod.get("when") == OF_DEVICES else pod for pod in pods]
+        for pod in pods:
+            if KUEUES_GATE in pod["reason"]:
+                said = (text.rstrip(".") for (of, _), text in held.items() if of == pod["namespace"])
+                pod["reason"] = "; ".join((pod["reason"], *said))
         total = found.total_of(namespace, is_its) if namespace else found.total
         if name := call.get("pod"):
             is_whole, pods = total == len(pods), [each for each in pods if each["name"] == name]

@@ -18,6 +18,7 @@ PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
+STOPS = ("deny", *HOLDS)  # of these: those that hold Kueue's queues, too
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
 MODES = get_args(Mode)
@@ -26,6 +27,7 @@ IDLE = ("off", "reclaim", "evict", "scale")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
 GANGS = ("annotated", "auto")
+KUEUE = ("off", "hold")
 SWITCH = ("on", "off")
 WHOLE_CARDS = ("plugin", "bursar")
 RULE_MODES = ("enforce", "warn", "off")
@@ -86,6 +88,7 @@ class Budget:
     in_budget_class: str = ""  # "": the group's, else the cluster's; so are the next two
     over_budget_class: str = ""
     keeps_classes: bool = False
+    kueue: str = "off"  # hold: Kueue's LocalQueues stop where the namespace is over budget
     ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
 
@@ -245,6 +248,12 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
         "protect": (
             budget.protect is not None and budget.amount is None and not budget.group,
             "it has no effect where neither the namespace nor a group of it has a limit",
+        ),
+        "kueue": (
+            budget.kueue == "hold"
+            and not budget.group
+            and (budget.amount is None or budget.on_exhausted not in STOPS),
+            "it has no effect without a limit and onExhausted: hold, deny or evict",
         ),
         "overtime": (
             bool(budget.overtime) and budget.reserve != "declared",

@@ -216,6 +216,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
     "hostShare": ("host_share_milli", scalars.weight),
     "gangs": ("gangs", scalars.one_of(policy.GANGS)),
+    "kueue": ("kueue", scalars.one_of(policy.KUEUE)),
 }
 
 _OF_NAMESPACES = (
@@ -237,6 +238,7 @@ _OF_NAMESPACES = (
     "overtime",
     "hostShare",
     "gangs",
+    "kueue",
     PROTECT,
 )
 

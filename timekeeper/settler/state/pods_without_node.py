@@ -34,10 +34,11 @@ class PodsWithoutNode:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
     cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever.
 
-    A pod behind the budget's gate counts nowhere. One that was released because it can be paid counts until
-    it is bound, whatever the number of cards: the gate is gone from its object, which is the only record of
-    that. A member of a gang, which may wait for cards for days, counts for one lookahead after its release,
-    or where no record of that is left, after it was seen; and while cards are reserved for it.
+    A pod behind the budget's gate counts nowhere. One behind Kueue's is not released either, and once that is
+    gone it counts as if it were new. One that was released because it can be paid counts until it is bound,
+    whatever the number of cards: the gate is gone from its object, which is the only record of that. A member
+    of a gang, which may wait for cards for days, counts for one lookahead after its release, or where no
+    record of that is left, after it was seen; and while cards are reserved for it.
 
     A claim may be allocated before its pod has a node: then its session counts, and of the pod the rest.
     """
@@ -51,7 +52,9 @@ class PodsWithoutNode:
     untried: set[str] = field(default_factory=set)  # UIDs of those that our scheduler has not tried to place
     # model -> what pods without a node ask of whole cards, in thousandths; "": of several models
     asked: Counter[str] = field(default_factory=Counter)
-    paid_ms: dict[str, int] = field(default_factory=dict)  # UID of a gang's member -> when it was paid
+    # UID of a gang's member -> when it was paid; of another pod, when Kueue's gate was removed
+    paid_ms: dict[str, int] = field(default_factory=dict)
+    _queued: set[str] = field(default_factory=set)  # UIDs of pods behind Kueue's gate
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
@@ -95,6 +98,12 @@ class PodsWithoutNode:
         for uid in uids:
             pod = charged_pod(cluster.pods, uid)
             pod = pod if pod is not None and pod.can_be_bound else None
+            if pod is not None and pod.is_queued:
+                self._queued.add(uid)
+                pod = None
+            elif uid in self._queued:
+                self._queued.discard(uid)
+                self.paid_ms[uid] = now_ms
             self.rest.pop(uid, None)
             if pod is not None and (rest := unallocated(pod)) != pod.request:
                 self.rest[uid] = rest
@@ -140,7 +149,7 @@ class PodsWithoutNode:
             return
         if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
-        is_released, since_ms = _was_payable(pod), pod.created_ms
+        is_released, since_ms = _was_payable(pod), self.paid_ms.get(uid, pod.created_ms)
         if pod.gang is not None:
             since_ms = self.paid_ms.setdefault(uid, now_ms)
         until_ms, is_endless = since_ms + self._settings.lookahead_ms, is_released and pod.gang is None
