@@ -69,15 +69,17 @@ class FreeWriter:
         if view.statements is None:  # nothing is decided yet
             return
         with self._store.reading() as connection:
-            closed = cluster_map.closed(connection)
-        nodes = self._nodes(view, closed, now_ms)
+            closed, kept = cluster_map.closed(connection), cluster_map.kept_empty(connection)
+        nodes = self._nodes(view, closed, kept, now_ms)
         found = nodes, devices_from_ms(view, self._devices[1].values(), now_ms)
         if found != self._written:
             with self._fenced.writing() as connection:
                 role_findings.record_free(connection, *found, now_ms)
             self._written = found
 
-    def _nodes(self, view: TickView, closed: Container[str], now_ms: int) -> Counter[NodeFree]:
+    def _nodes(
+        self, view: TickView, closed: Container[str], kept: Mapping[str, frozenset[str]], now_ms: int
+    ) -> Counter[NodeFree]:
         """How many nodes there are of each kind."""
         held: dict[str, Holders] = defaultdict(list)
         for session in view.sessions.values():
@@ -89,7 +91,7 @@ class FreeWriter:
         devices, common = self._devices[1], _common(view.cluster.nodes.values())
         known = {}
         for name, node in view.cluster.nodes.items():
-            seen = node, held.get(name, []), devices.get(name, NO_DEVICES), name in closed
+            seen = node, held.get(name, []), devices.get(name, NO_DEVICES), name in closed, kept.get(name)
             was = self._known.get(name)
             known[name] = was if was is not None and was[0] == seen else (seen, free_of(*seen))
         self._known = known
@@ -115,8 +117,10 @@ def _common(nodes: Iterable[KnownNode]) -> set[str]:
     return {key for key, there in values.items() if len(there) <= MOST_VALUES}
 
 
-def free_of(node: KnownNode, held: Holders, devices: ClaimDevices, is_closed: bool) -> NodeFree:
-    """What is free of a node."""
+def free_of(
+    node: KnownNode, held: Holders, devices: ClaimDevices, is_closed: bool, kept: Container[str] | None
+) -> NodeFree:
+    """What is free of a node. ``kept``: cards that are kept empty for a gang."""
     cards = [card for card in node.cards if "" not in devices.uuids and card.uuid not in devices.uuids]
     parts = {name for card in cards if is_in_parts(card) for name, _ in card.resources}
     used, taken, unnamed = dict[str, CardAmount](), Counter[str](), list[int]()
@@ -139,7 +143,8 @@ def free_of(node: KnownNode, held: Holders, devices: ClaimDevices, is_closed: bo
             model = f"{card.model} {name.removeprefix('nvidia.com/')}".strip()
             in_parts += [FreeUnit(model, WHOLE_MILLI * (at >= here), its) for at in range(amount)]
         if not is_in_parts(card):
-            whole.append(FreeUnit(card.model, _left(card, used.get(card.uuid, NO_AMOUNT)), its))
+            left = 0 if kept and card.uuid in kept else _left(card, used.get(card.uuid, NO_AMOUNT))
+            whole.append(FreeUnit(card.model, left, its))
     if not (cards or devices.units):  # nothing describes them
         whole = [FreeUnit(", ".join(node.gpus), WHOLE_MILLI, apart)] * node.devices
     in_parts += [unit._replace(apart=unit.apart or node.apart) for unit in devices.units]

@@ -79,6 +79,20 @@ def closed(connection: Connection) -> set[str]:
     return set(connection.scalars(select(MAP_NODES.c.name).where(MAP_NODES.c.is_closed)))
 
 
+def kept_empty(connection: Connection) -> dict[str, frozenset[str]]:
+    """Node -> the UUIDs of its cards that the extender keeps empty for a gang."""
+    its = MAP_NODES.c
+    found = connection.execute(select(its.name, its.body).where(its.body.like('%"held":"drained"%')))
+    return {
+        row.name: frozenset(
+            card["uuid"]
+            for card in orjson.loads(row.body)["cards"]
+            if any(pod["held"] == "drained" for pod in card["pods"])
+        )
+        for row in found
+    }
+
+
 def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
     """Name -> the node as it was posted, of those that are known; of a post that another release took the
     fields of this one alone."""

@@ -15,7 +15,6 @@ from tests.timekeeper.ledger.test_reserved_cards import FREE, reserved
 from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, lease, node, token, user_status
 from timekeeper.settler.free import MOST_VALUES, FreeWriter
 
-ONE_DATABASE = "its rows are one text"
 SIZES = (1, 2, 4, 8)
 PRODUCT = "NVIDIA-A100-SXM4-40GB"
 WORDS = ("cordoned", "unhealthy", "excluded")
@@ -290,6 +289,19 @@ def test_cards_that_are_reserved_for_a_waiting_pod_are_held(town: Town) -> None:
 
     (found,) = answer(town)["models"]
     assert (found["cards"], found["whole"]) == (2, 1)
+
+
+def test_cards_that_are_kept_empty_for_a_gang_are_not_free(town: Town) -> None:
+    kept = {"namespace": "team-b", "name": "g", "uid": "drained/n1", "share_milli": 1000, "memory_mib": 0}
+    card: Json = {"uuid": "GPU-1", "index": 1, "model": "A100", "memory_mib": 16_000, "healthy": True}
+    card |= {"cordoned": False, "used_share_milli": 0, "used_memory_mib": 0, "more_pods": 0}
+    card["pods"] = [kept | {"held": "drained"}]
+    post = {"version": 1, "nodes": [{"name": "n1", "closed": "", "cards": [card]}], "gone": []}
+    assert town.post("/v1/cluster", post | {"waiting": None, "term": "a"}).status_code == 200
+
+    looked(town, ("nodes", node("n1", 2)))
+
+    assert answer(town)["models"][0]["whole"] == 1
 
 
 def test_a_pod_on_a_card_that_is_gone_from_the_inventory_holds_some_other(town: Town) -> None:
