@@ -14,8 +14,10 @@ class Share:
     """What an account may have among its siblings, and its use of late.
 
     ``weight``: a whole number, at least 0; only its ratio to the siblings' counts. ``use``: as `decayed` and
-    `carried` sum it, plus what is reserved; ranks take it in whole milli-GPU x ms, and at least 0, so that
-    sums of another order rank alike. Of siblings with different half-lives the longer one remembers more.
+    `carried` sum it, plus what is reserved for pods that were released a short time ago. With the
+    reservations of all pods that wait, a long queue would count as use (docs/performance.md). Ranks take it
+    in whole milli-GPU x ms, and at least 0, so that sums of another order rank alike. Of siblings with
+    different half-lives the longer one remembers more.
     """
 
     weight: int
