@@ -21,15 +21,16 @@ Json = dict[str, Any]
 @dataclass
 class History:
     """What has happened since it was begun. ``held``: the pods that hold cards now, by UID; ``alive``: those
-    whose objects exist; ``bound``: how many have ever been; ``freed``: how many ended while they held cards.
-    ``wrong``: every moment at which a card held too much, or a pod's cards were changed. ``ended``: why it
-    goes on no more, "" while it does. ``most_milli``: the most that all held at one moment, in thousandths of
-    a card."""
+    whose objects exist; ``bound``: how many have ever been, and ``order``: their names, in that order;
+    ``freed``: how many ended while they held cards. ``wrong``: every moment at which a card held too much, or
+    a pod's cards were changed. ``ended``: why it goes on no more, "" while it does. ``most_milli``: the most
+    that all held at one moment, in thousandths of a card."""
 
     memory_mib: dict[str, int]
     held: dict[str, list[Json]] = field(default_factory=dict)
     alive: dict[str, Json] = field(default_factory=dict)
     bound: int = 0
+    order: list[str] = field(default_factory=list)
     freed: int = 0
     wrong: list[str] = field(default_factory=list)
     ended: str = ""
@@ -46,6 +47,7 @@ class History:
             self.alive[uid] = pod
         if before is None and now is not None:
             self.bound += 1
+            self.order.append(pod["metadata"]["name"])
             self._move(now, 1)
             self.held[uid] = now
             self._judge(pod, now)
