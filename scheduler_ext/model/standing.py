@@ -23,6 +23,7 @@ class NamespaceStanding:
     protected: frozenset[str] = frozenset()  # UIDs of pods that are spared while it is over budget
     claims_milli: int = 0  # what its device claims hold of GPUs, where it has a cap
     lower: int | None = None  # its own `NamespaceStandings.lower`; None: the cluster's
+    rank: int = 0  # of waiting pods of one priority, those of the least one go first; 0 for all: by age
 
     @property
     def over(self) -> bool:

@@ -1,10 +1,10 @@
 """The extender's part of the table of standings: the standing of each namespace at a moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
+from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.json_values import Json, mapping
@@ -44,11 +44,17 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return UNHEARD
 
     def unknown(entry: Entry) -> NamespaceStanding:
-        """What is a setting and no account stays: placement policy and caps, with what counts toward them."""
+        """What is a setting and no account stays: policy and caps, with what counts toward them, and
+        the rank."""
         watched: StandingWord | None = None if entry.standing.watched is None else "UNKNOWN"
         was = entry.standing
-        return NamespaceStanding(
-            "UNKNOWN", policy=was.policy, watched=watched, caps=was.caps, claims_milli=was.claims_milli
+        return replace(
+            UNKNOWN,
+            policy=was.policy,
+            watched=watched,
+            caps=was.caps,
+            claims_milli=was.claims_milli,
+            rank=was.rank,
         )
 
     def now(entry: Entry) -> NamespaceStanding:
@@ -87,6 +93,7 @@ def _entry(raw: Json) -> Entry:
             _protected(raw),
             standings.held_by_claims(raw),
             _lower(raw) if "priorityClasses" in raw else None,
+            standings.whole_number(raw.get("rank", 0)),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

@@ -14,10 +14,12 @@ nor for one whose priority class forbids preemption. So no chain of evictions re
 rises along it until a debtor ends it.
 """
 
+from collections.abc import Iterable
+
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 
-Rank = tuple[int, int]
+Rank = tuple[int, int, int]
 
 
 def owes(standing: NamespaceStanding) -> bool:
@@ -33,8 +35,16 @@ def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:
-    """Sort key of victims, least first: debtors before others, then by priority."""
-    return 0 if is_debtor(pod, standings) else 1, standings.priority_of(pod)
+    """Sort key of victims, least first: debtors before others, then by priority; then those whose account
+    would go last among waiting ones."""
+    tier = 0 if is_debtor(pod, standings) else 1
+    return tier, standings.priority_of(pod), -standings.of(pod.namespace).rank
+
+
+def dearest_first(ranks: Iterable[Rank]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Compares sets of victims of one size: by the priorities of all, the highest first, then by accounts."""
+    known = sorted(ranks, reverse=True)
+    return [rank[:2] for rank in known], sorted((rank[2] for rank in known), reverse=True)
 
 
 def may_preempt(pod: Pod, standings: NamespaceStandings) -> bool:

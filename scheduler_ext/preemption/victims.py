@@ -7,9 +7,9 @@ which the gang does not go on. A gang of which one may not be evicted keeps all 
 
 A set of victims is chosen only if `fit` finds a placement once all have left and the node then has the other
 resources, and only if no victim could stay. Of all such sets the least is taken by, in this order: number of
-victims; number of victims that are not debtors (`precedence`); their priorities, highest first; violated
-PodDisruptionBudgets; number of victims that are not being deleted yet; their ages, since the youngest lose
-the least work.
+victims; number of victims that are not debtors (`precedence`); their priorities, highest first; the ranks of
+their accounts, that of the one that goes first compared first; violated PodDisruptionBudgets; number of
+victims that are not being deleted yet; their ages, since the youngest lose the least work.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -24,7 +24,7 @@ from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
-from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
+from scheduler_ext.preemption.precedence import dearest_first, may_preempt, outranks, rank_of
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.snapshot.allocation import Allocation
@@ -204,8 +204,8 @@ def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None
     """The cheapest choice among nodes, compared like kube-scheduler does, with rank in place of priority.
 
     The first difference decides: fewer violated PodDisruptionBudgets, for these take longest; a lower rank of
-    the highest-ranked victim; a smaller sum of priorities, in which debtors count nothing; fewer victims; a
-    later start of the highest-ranked victim; the node's name.
+    the highest-ranked victim; a smaller sum of priorities, in which debtors count nothing; fewer victims;
+    victims whose accounts go later; a later start of the highest-ranked victim; the node's name.
     """
     return min(choices, key=lambda choice: _price(choice, context), default=None)
 
@@ -214,16 +214,17 @@ def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None
 _EVERY = 2**31
 
 
-def _price(choice: Choice, context: PreemptionContext) -> tuple[int, Rank, int, int, int, str]:
+def _price(choice: Choice, context: PreemptionContext) -> tuple[Any, ...]:
     ranks = [rank_of(pod, context.standings) for pod in choice.victims]
-    highest = max(ranks, default=(-1, 0))
+    priorities, accounts = dearest_first(ranks)
+    highest = priorities[0] if priorities else (-1, 0)
     started = [
         pod.started_ms or context.now_ms
         for pod, rank in zip(choice.victims, ranks, strict=True)
-        if rank == highest
+        if rank[:2] == highest
     ]
-    total = sum(priority + _EVERY for tier, priority in ranks if tier)
-    return choice.violations, highest, total, len(ranks), -min(started, default=0), choice.node
+    total = sum(priority + _EVERY for tier, priority in priorities if tier)
+    return choice.violations, highest, total, len(ranks), accounts, -min(started, default=0), choice.node
 
 
 def _found(
@@ -236,21 +237,22 @@ def _found(
         return None if isinstance(answer, Refusal) else answer
 
     def least(victims: Victims) -> tuple[Any, ...]:
-        ranks = sorted((each.rank for each in victims), reverse=True)
+        ranks = dearest_first(each.rank for each in victims)
         pods = [each.pod for each in victims]
         ages = sorted((each.age_ms for each in victims), reverse=True)
         against = context.pdbs.violations(pods, before=given)
         staying = sum(not pod.deleting for pod in pods)
-        return sum(tier for tier, _ in ranks), ranks, against, staying, ages, sorted(pod.uid for pod in pods)
+        others = sum(each.rank[0] for each in victims)
+        return others, *ranks, against, staying, ages, sorted(pod.uid for pod in pods)
 
     def victims_of(those: Sequence[Candidate]) -> tuple[tuple[Pod, ...], Placement] | None:
         found = fewest(lambda held: LowerBound(needs.request, node, held, lacks), those, look, least)
         return None if found is None else _with_gangs(needs.waiting, found[0], context, given, look)
 
     def price(found: tuple[tuple[Pod, ...], Placement]) -> tuple[Any, ...]:
-        ranks = sorted((rank_of(each, context.standings) for each in found[0]), reverse=True)
+        ranks = [rank_of(each, context.standings) for each in found[0]]
         against = context.pdbs.violations(found[0], before=given)
-        return len(ranks), sum(tier for tier, _ in ranks), ranks, against
+        return len(ranks), sum(tier for tier, *_ in ranks), *dearest_first(ranks), against
 
     those = candidates(needs.waiting, node, context, {resource for resource, _ in lacks})
     options = _options(those, needs.waiting, context, given)

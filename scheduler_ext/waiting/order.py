@@ -23,7 +23,7 @@ from timekeeper.core.values import GPURequest
 
 MAX_NODES = 1_000
 
-QueueKey = tuple[bool, bool, int, int, int, str]
+QueueKey = tuple[bool, bool, int, int, int, int, str]
 ANYWHERE = ""  # in place of a node's name, for an order that ignores reservations
 # The steps that the search for a pod may take: pods share them, for some requests take long to refuse
 StepsOf = Callable[["WaitingPod"], Steps]
@@ -81,12 +81,13 @@ def first_that_fits(
 def queue_key(pod: Pod, node: str, standings: NamespaceStandings) -> QueueKey:
     """Sort key of a pod for one node. First the pod that the node's cards are held for; then pods of
     namespaces that are not over budget now, whatever priority class was stamped; then higher priority now;
-    then the order that its dialect's own priority gives; then age."""
+    then the order that its dialect's own priority gives; then the rank of the namespace's account; then
+    age."""
     order = pod.request.order if pod.request is not None else 0
     held = pod.reserved is not None and pod.reserved.node == node
-    is_over = standings.of_pod(pod).over
-    priority = standings.priority_of(pod) if is_over else pod.priority
-    return not held, is_over, -priority, -order, pod.asked_ms, pod.uid
+    standing = standings.of_pod(pod)
+    priority = standings.priority_of(pod) if standing.over else pod.priority
+    return not held, standing.over, -priority, -order, standing.rank, pod.asked_ms, pod.uid
 
 
 def _accepts(each: WaitingPod, node: NodeInfo) -> bool:

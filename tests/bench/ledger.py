@@ -14,7 +14,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,14 +249,14 @@ def start(url: str, cluster: Cluster) -> Json:
     return {"start_s": {name: round(each, 1) for name, each in seconds.items()}, "start_rss_mib": rss_mib()}
 
 
-def measured(pods: int, namespaces: int, postings: int, database: str) -> Json:
+def measured(pods: int, namespaces: int, postings: int, database: str, more: Sequence[str] = ()) -> Json:
     """One size, in two processes of its own, as installed."""
     with timekeeper() as (here, url):
         row: Json = {}
         for phase in ("life", "start"):
             numbers = ["--pods", str(pods), "--namespaces", str(namespaces), "--postings", str(postings)]
             row |= figures(
-                here, "ledger", "--phase", phase, "--database", database or url, *numbers, quiet=True
+                here, "ledger", "--phase", phase, "--database", database or url, *numbers, *more, quiet=True
             )
         return row
 
@@ -285,17 +285,19 @@ def main() -> None:
     parser.add_argument("--postings", type=int, default=1_000_000, help="of the past (%(default)s)")
     parser.add_argument("--database", default="", help="URL of an empty one (SQLite in a new folder)")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--fair-share", action="store_true", help="with fairShare: on")
     parser.add_argument("--phase", choices=("life", "start"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.phase:
-        cluster = Cluster(given.pods[0], given.namespaces)
+        cluster = Cluster(given.pods[0], given.namespaces, given.fair_share)
         phase = life(given.database, cluster, given.postings) if given.phase == "life" else None
         print(json.dumps(phase if phase is not None else start(given.database, cluster)))
         return
     print("".join(f"{name:>12}" for name, _ in _COLUMNS))
     rows = []
     for pods in given.pods:
-        rows.append(measured(pods, given.namespaces, given.postings, given.database))
+        more = ("--fair-share",) if given.fair_share else ()
+        rows.append(measured(pods, given.namespaces, given.postings, given.database, more))
         print("".join(f"{column(rows[-1])!s:>12}" for _, column in _COLUMNS), flush=True)
     write(given.json, {"namespaces": given.namespaces, "rows": rows})
 

@@ -20,8 +20,8 @@ ENTRY = "gpuHours: {}\nperiod: month\nonExhausted: deprioritize"
 class Cluster:
     """So many pods of so many namespaces, as the API server tells of them: some 5 KB of JSON each."""
 
-    def __init__(self, pods: int, namespaces: int) -> None:
-        self.pods, self.namespaces = pods, namespaces
+    def __init__(self, pods: int, namespaces: int, has_shares: bool = False) -> None:
+        self.pods, self.namespaces, self.has_shares = pods, namespaces, has_shares
         self.nodes = -(-pods // PODS_A_NODE)
         raw = gpu_pod("NAME", namespace="TEAM", node="NODE", percent=25, bound_ms=T0, created_ms=T0)
         raw["metadata"]["labels"] = {"app": "training", "team": "TEAM"}
@@ -54,6 +54,7 @@ class Cluster:
         """ConfigMaps with an entry for each namespace; team-0000's is of so many hours."""
         entries = {f"team-{at:04d}": ENTRY.format(1000) for at in range(self.namespaces)}
         entries["team-0000"] = ENTRY.format(hours)
+        entries |= {"_settings": "fairShare: on"} if self.has_shares else {}
         names = sorted(entries)
         parts = [names[start : start + 2000] for start in range(0, len(names), 2000)]
         return [

@@ -126,6 +126,11 @@ class Database:
         pods = ((self.sessions[each.session_uid], amount_within((each,), span)) for each in theirs)
         return [(session.owner, session.labels, amount) for session, amount in pods]
 
+    def charges_since(self, names: Sequence[str], since_ms: int) -> list[tuple[str, Interval, float]]:
+        """See `StoredTotals`."""
+        theirs = (posting for name in names for posting in self.by_namespace.get(name, ()))
+        return [(new.namespace, new.interval, new.rate_milli) for new in theirs if new.to_ms > since_ms]
+
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A connection that answers which epoch is the newest, and takes reservations of declared time: all

@@ -1,7 +1,7 @@
 """A settler without a database, driven by random events. After each tick all its cached totals are compared
 with totals computed from scratch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.timekeeper import one_by_one
@@ -69,6 +69,11 @@ class Shelf:
         mine = (each for each in self.postings if each.namespace == namespace)
         pods = ((self.sessions[each.session_uid], amount_within((each,), span)) for each in mine)
         return [(session.owner, session.labels, amount) for session, amount in pods]
+
+    def charges_since(self, names: Sequence[str], since_ms: int) -> list[tuple[str, Interval, float]]:
+        """Of these namespaces, one for each posting."""
+        mine = (posting for posting in self.postings if posting.namespace in names)
+        return [(new.namespace, new.interval, new.rate_milli) for new in mine if new.to_ms > since_ms]
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
         """Posted amounts, summed from single postings."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from timekeeper.accounts.balance import Rates, Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, is_group
+from timekeeper.accounts.fair_shares import FairStanding, PostedUse, read_standing
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.ledger.metering import Balance, Interval, exhausted_at
 
@@ -20,7 +21,8 @@ class AccountRow:
     """Amounts in milli-GPU x milliseconds, rates in milli-GPU, times in milliseconds since 1970.
 
     ``subject``: a namespace, ``_group.NAME``, or `DEFAULTS` for every namespace without a row. ``granted``
-    None: unlimited. ``reserved`` contains ``declared``. ``term``: the writer's.
+    None: unlimited. ``reserved`` contains ``declared``. ``term``: the writer's. The last four: as
+    `fair_shares.PostedUse` and `FairStanding.text`; None: not known, or shares are off.
     """
 
     subject: str
@@ -40,10 +42,21 @@ class AccountRow:
     as_of_ms: int
     term: int
     format: int = FORMAT
+    decayed: float | None = None
+    decayed_ms: int | None = None
+    half_life_ms: int | None = None
+    fair: str | None = None
 
 
-def row_of(subject: str, statement: Statement, now_ms: int, term: int) -> AccountRow:
-    """The statement of this moment as a row."""
+def row_of(
+    subject: str,
+    statement: Statement,
+    now_ms: int,
+    term: int,
+    used: PostedUse | None = None,
+    fair: FairStanding | None = None,
+) -> AccountRow:
+    """The statement of this moment as a row. ``used``, ``fair``: what is known of the account's share."""
     span, balance, rates = statement.account.span, statement.balance, statement.rates
     return AccountRow(
         subject=subject,
@@ -62,6 +75,10 @@ def row_of(subject: str, statement: Statement, now_ms: int, term: int) -> Accoun
         standing=statement.standing,
         as_of_ms=now_ms,
         term=term,
+        decayed=None if used is None else used.value,
+        decayed_ms=None if used is None else used.at_ms,
+        half_life_ms=None if used is None else used.half_life_ms,
+        fair=None if fair is None else fair.text(),
     )
 
 
@@ -83,9 +100,10 @@ def statement_of(history: History, subject: str, rows: Mapping[str, AccountRow])
     balance = Balance(row.granted, row.posted, row.pending, row.reserved, row.declared)
     account = replace(history.account(row.subject, at_ms), span=Interval(row.start_ms, row.end_ms))
     lookahead_ms, reserving = history.settings(at_ms).lookahead_ms, row.reserving_milli + row.waiting_milli
-    group = group_of(history, subject, rows)
+    group, in_force = group_of(history, subject, rows), history.budget(row.subject, at_ms)
+    is_one_of_many = not is_group(subject) and in_force.key != subject
     return Statement(
-        history.budget(row.subject, at_ms),
+        in_force,
         account,
         balance,
         row.carried,
@@ -93,6 +111,7 @@ def statement_of(history: History, subject: str, rows: Mapping[str, AccountRow])
         statement_of(history, GROUP + group, rows) if group else None,
         rates=rates,
         received=row.received,
+        fair=read_standing(rows[DEFAULTS].fair if is_one_of_many else row.fair),
     )
 
 
@@ -131,28 +150,28 @@ def changed_accounts(
     moved: Set[str],
     since_ms: int,
     now_ms: int,
+    shares: Set[str] = frozenset(),
 ) -> AccountChanges:
     """What the rows of accounts lack. ``written``: the statements as written last; ``moments``: when their
     subjects have their turn (`moments_of`); ``stated``: subjects whose statements may differ; ``moved``:
-    namespaces that something happened to.
+    namespaces that something happened to; ``shares``: subjects whose fair shares differ.
 
     What an event changed is written at once. What time alone changed is written every `EVERY_MS`, each
     account at its own moment of these; ``since_ms``: the tick before. A group and its members are written
     together.
     """
-    found = {subject: _stated(made, subject) for subject in stated}
+    found = {subject: _stated(made, subject) for subject in {*stated, *shares}}
     pending = {
         subject: statement
         for subject, statement in found.items()
-        if statement is not None
-        and (before := written.get(subject)) is not statement
-        and (before is None or _figures(before) != _figures(statement))
+        if statement is not None and (subject in shares or _differs(written.get(subject), statement))
     }
     units = {subject: _unit(history, subject, now_ms) for subject in pending}
     at_once = {
         units[subject]
         for subject, statement in pending.items()
         if subject in moved
+        or subject in shares
         or (before := written.get(subject)) is None
         or _by_events(before) != _by_events(statement)
     }
@@ -163,6 +182,10 @@ def changed_accounts(
     now = {subject: statement for subject, statement in pending.items() if units[subject] in at_once}
     gone = written.keys() - made.namespaces.keys() - made.groups.keys() - {DEFAULTS}
     return AccountChanges(now, gone, pending.keys() - now.keys())
+
+
+def _differs(before: Statement | None, statement: Statement) -> bool:
+    return before is not statement and (before is None or _figures(before) != _figures(statement))
 
 
 def _stated(made: Statements, subject: str) -> Statement | None:

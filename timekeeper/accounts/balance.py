@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import BudgetInForce, History
+from timekeeper.accounts.fair_shares import FairStanding
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.core.json_values import Json
@@ -63,6 +64,7 @@ class Statement:
     group: "Statement | None" = None  # the account of the namespace's group
     rates: Rates = NO_RATES
     received: int = 0  # the part of the grants that groups have passed on
+    fair: FairStanding | None = None  # of a row; None: `fairShare` is off
 
     @property
     def standing(self) -> StandingWord:

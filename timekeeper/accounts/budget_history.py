@@ -19,7 +19,15 @@ from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import DEFAULTS as DEFAULTS
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODE as MODE
-from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, in_mode, places
+from timekeeper.core.budgets.policy import (
+    MODES,
+    UNLIMITED,
+    USUAL_SHARE,
+    Budget,
+    BudgetSettings,
+    in_mode,
+    places,
+)
 from timekeeper.core.budgets.policy import SETTINGS as SETTINGS
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
@@ -290,6 +298,20 @@ class History:
         entries: tuple[Budget | BudgetSettings, ...] = (*self._entries(namespace, at_ms), settings)
         prices = (price_at(each, at_ms, settings.time_zone) for each in entries)
         return next(filter(None, prices), ""), settings.currency
+
+    def fair_share(self, subject: str, at_ms: int) -> tuple[int, int]:
+        """The weight, in thousandths, and the half-life of a namespace or group: each that of its entry, else
+        of ``_defaults``, else the usual one."""
+        entries, (weight_milli, half_life_ms) = self._entries(subject, at_ms), USUAL_SHARE
+        weights = (entry.share_milli for entry in entries if entry.share_milli is not None)
+        lives = (entry.half_life_ms for entry in entries if entry.half_life_ms is not None)
+        return next(weights, weight_milli), next(lives, half_life_ms)
+
+    def without_entry(self, namespace: str) -> tuple[Interval, ...]:
+        """When the namespace had no entry of its own, in order; the last time may continue."""
+        own = self._dated.get(namespace, _NO_VALUES)
+        runs = _runs([0, *own.from_ms, FOREVER_MS], lambda at: isinstance(own.at(at), Budget))
+        return tuple(during for during, has_entry in runs if not has_entry)
 
     def overuse_grace_ms(self, namespace: str, at_ms: int) -> int | None:
         """How long a pod of the namespace may exceed its memory share before it is evicted; None: it is not

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.protection import ProtectedPods
-from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places, takes_whole_cards
+from timekeeper.core.budgets.policy import (
+    DEFAULTS,
+    HOLDS,
+    Budget,
+    BudgetSettings,
+    effect_of,
+    places,
+    takes_whole_cards,
+)
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.protected import encoded
 from timekeeper.core.request.host import CardHost
@@ -43,8 +51,9 @@ class StandingsDocument:
     at_ms: int = 0  # when it was made
 
 
-# of a namespace: is it queued, its protected pods, what its claims hold, is it stale, does it lack sidecars
-_Rest = tuple[bool, ProtectedPods | None, int, bool, bool]
+# of a namespace: is it queued, its protected pods, what its claims hold, is it stale, does it lack sidecars,
+# its rank
+_Rest = tuple[bool, ProtectedPods | None, int, bool, bool, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +84,17 @@ class EntryCache:
         claims: Mapping[str, int] = _NONE,
         stale: Set[str] = frozenset(),
         lacking: Set[str] = frozenset(),
+        ranks: Mapping[str, int] = _NONE,
     ) -> list[_EncodedEntry]:
-        """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``, ``lacking``: as
-        `publish` has them."""
+        """``queued``: namespaces whose pods wait for their budget; ``claims``, ``stale``, ``lacking``,
+        ``ranks``: as `publish` has them."""
         if self._terms != (settings, classes) or len(self._entries) > 2 * len(statements) + 100:
             self._terms, self._entries = (settings, dict(classes)), {}
-        entries = self._entries
+        entries, rank_of_rest = self._entries, ranks.get(DEFAULTS)
         for name, each in statements.items():
             known, milli = entries.get(name), claims.get(name, 0)
-            rest = name in queued, protected.get(name), milli, name in stale, name in lacking
+            flags = name in queued, protected.get(name), milli, name in stale, name in lacking
+            rest = *flags, ranks.get(name, rank_of_rest)
             if known is None or known.statement is not each or known.rest != rest:
                 entries[name] = _encoded(name, each, settings, classes, rest)
         return [entries[name] for name in statements]
@@ -103,6 +114,7 @@ def publish(
     claims: Mapping[str, int] = _NONE,
     stale: Set[str] = frozenset(),
     lacking: Set[str] = frozenset(),
+    ranks: Mapping[str, int] = _NONE,
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
@@ -114,11 +126,14 @@ def publish(
     ``card_host``: CPU and memory for each card; None where it is not known. ``protected``: namespace -> its
     protected pods, where its entry has ``protect``; ``claims``: namespace -> what its device claims hold of
     GPUs, in milli-GPU; ``stale``: those of whose accounts nothing is written, so that an earlier statement
-    stays; ``lacking``: those whose pods wait for their sidecars.
+    stays; ``lacking``: those whose pods wait for their sidecars; ``ranks``: by account, of `DEFAULTS` for
+    namespaces without one; empty while shares are off.
     """
     cache = entries or EntryCache()
     stated = {"": default, **dict(sorted(namespaces.items()))}
-    first, *others = cache.encoded(settings, classes, stated, queued, protected or {}, claims, stale, lacking)
+    first, *others = cache.encoded(
+        settings, classes, stated, queued, protected or {}, claims, stale, lacking, ranks
+    )
     shown = _bytes(_settings(settings, classes, card_host))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -167,7 +182,7 @@ def _encoded(
 ) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings, classes)
-    is_queued, pods, claims_milli, is_stale, lacks_sidecars = rest
+    is_queued, pods, claims_milli, is_stale, lacks_sidecars, rank = rest
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     if claims_milli and ("caps" in entry or "groupCaps" in entry):
@@ -176,6 +191,8 @@ def _encoded(
         entry["stale"] = True
     if lacks_sidecars and (statement.in_force.budget.sidecar or settings.sidecar) != "off":
         entry["sidecar"] = "waits"
+    if rank is not None:
+        entry["rank"] = rank
     left = None
     if pods is not None:
         entry["protect"], left = _protect(pods, statement)

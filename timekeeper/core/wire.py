@@ -196,6 +196,8 @@ class StandingEntry(TypedDict):
     protect: NotRequired[ProtectWire]  # absent: it protects none
     # what stands here is older, for the account contradicts a law of the ledger; absent: it is of now
     stale: NotRequired[Literal[True]]
+    # which of the accounts with waiting pods goes first, 1 before 2; absent: `fairShare` is off
+    rank: NotRequired[int]
 
 
 class Standings(TypedDict):

@@ -15,7 +15,7 @@ from timekeeper.api.create_app import ROUTES
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.budgets.sentences import account_name
+from timekeeper.core.budgets.sentences import account_name, fair_sentence
 from timekeeper.core.ledger.metering import calendar_name
 from timekeeper.core.names import LEADS
 from timekeeper.dashboard import sessions
@@ -133,6 +133,7 @@ def create_dashboard(
     )
     app.jinja_env.globals["sheets"] = sheets
     app.jinja_env.globals["account_name"] = account_name
+    app.jinja_env.globals["fair_sentence"] = fair_sentence
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
     app.jinja_env.globals["work_without_timekeeper"] = texts.WORK_WITHOUT_TIMEKEEPER

@@ -269,10 +269,9 @@ def _ineffective(
     before = history.settings(at_ms)
     settings = in_mode(reading.settings or before, reading.mode)
     for key, budget in reading.budgets.items():
-        known = () if key in changed else ineffective_fields(budget, before.placement)
-        yield from (
-            (key, each) for each in ineffective_fields(budget, settings.placement) if each not in known
-        )
+        known = () if key in changed else ineffective_fields(budget, before.placement, before.fair_share)
+        now = ineffective_fields(budget, settings.placement, settings.fair_share)
+        yield from ((key, sentence) for sentence in now if sentence not in known)
         if is_first and key not in changed:
             yield from ((key, sentence) for sentence in budget.ended)
     if SETTINGS in changed and reading.settings is not None:

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, is_group
-from timekeeper.accounts.queues import (
+from timekeeper.accounts.held.queues import (
     MANAGER,
     LocalQueue,
     SinceHold,

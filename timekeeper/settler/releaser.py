@@ -151,9 +151,9 @@ class Releaser:
         limits, most = ReleaseLimits(view), MAX_AT_ONCE - len(again)
         if view.protected:
             queues = queues_of(single[uid] for uid in view.protected if uid in single)
-            spared = next_released(queues, sent, limits.of_protected, self._served, most, passed)
+            spared = next_released(queues, sent, limits.of_protected, self._served, most, passed, view.fair)
             again, sent, most = again + spared, sent + spared, most - len(spared)
-        return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed)
+        return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed, view.fair)
 
     def _queued(self, view: HeldView) -> Mapping[str, HeldPod]:
         """The held pods by UID: a gang that may be paid is one pod, and the members of others that have not

@@ -13,9 +13,10 @@ from timekeeper.accounts.claims.claim_sessions import SECOND_MS
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.failing_watches import watches_text
+from timekeeper.accounts.fair_shares import accounts_of
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
-from timekeeper.accounts.held.order import capped_namespaces, cards_held
+from timekeeper.accounts.held.order import FairOrder, capped_namespaces, cards_held
 from timekeeper.accounts.laws import LAWS, Breach, LedgerFacts, breaches
 from timekeeper.accounts.pods import (
     LedgerPod,
@@ -57,6 +58,7 @@ from timekeeper.settler.findings import (
 )
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.state.card_counts import CardCounter
+from timekeeper.settler.state.fair_use import uses
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
     DatabaseTotals,
@@ -316,7 +318,9 @@ class Settler:
         self.ledger.protected = decision.protected
         withheld = decision.withheld.namespaces
         self.ledger.apply_changes(
-            decision.changes, history, decision.statement_cache, decision.accounts, withheld
+            *(decision.changes, history, decision.statement_cache, decision.accounts),
+            withheld,
+            decision.fair,
         )
         self.ledger.classes_version = self.cluster.classes.version
         if not withheld:
@@ -347,6 +351,7 @@ class Settler:
             frozenset(uid for each in decision.protected.values() for uid in each.uids if uid in waits.held),
             self._gangs.waiting,
             self._gangs.broken,
+            self._fair_order(history, now_ms),
         )
         self.view = tick_view(self.cluster, self.ledger, held)
 
@@ -364,6 +369,20 @@ class Settler:
             if session.is_static and not session.is_over and session.namespace in found:
                 found[session.namespace] += session.requested_milli
         return {name: milli + self.ledger.claims_milli.get(name, 0) for name, milli in found.items()}
+
+    def _fair_order(self, history: History, now_ms: int) -> FairOrder | None:
+        """See `HeldView.fair`. Computed only while pods are held."""
+        ledger, held = self.ledger, self.ledger.without_node.held
+        if not held or not ledger.fair.standings or ledger.fair.making:
+            return None
+        layout = ledger.layout(history, now_ms)
+        terms, namespaces = layout.terms, {pod.namespace for pod in held.values()}
+        accounts = accounts_of(history, terms, namespaces, now_ms)
+        wanted = {account for path in accounts.values() for account in path}
+        reserving = ledger.reserving(ledger.declared.rows.values(), history, now_ms)
+        found = uses(ledger.fair, layout, ledger.table, reserving, now_ms, wanted)
+        weights = {account: terms[account].weight_milli for account in wanted}
+        return FairOrder(accounts, weights, found, history.settings(now_ms).lookahead_ms)
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing

@@ -1,7 +1,7 @@
 """The running accounts, as the settler wrote them last."""
 
 from collections.abc import Collection
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from sqlalchemy import bindparam, select
 
@@ -10,7 +10,8 @@ from timekeeper.accounts.budget_history import DEFAULTS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import ACCOUNTS, PULSE
 
-_NAMES = tuple(field.name for field in fields(AccountRow))
+_USE = ("decayed", "decayed_ms", "half_life_ms")  # the settler alone reads them
+_NAMES = tuple(field.name for field in fields(AccountRow) if field.name not in _USE)
 _NEW = select(*(ACCOUNTS.c[name] for name in _NAMES), PULSE.c.decided_ms).join(PULSE, PULSE.c.id == 1)
 _SOME = _NEW.where(ACCOUNTS.c.subject.in_(bindparam("subjects", expanding=True)))
 _MOST_NAMED = 1_000
@@ -21,6 +22,14 @@ class NotWrittenError(Exception):
 
     def __init__(self) -> None:
         super().__init__("the settler has not written the accounts yet: ask again")
+
+
+def with_use(connection: Connection) -> dict[str, AccountRow]:
+    """All rows, with what is left of the accounts' use. Raises NotWrittenError."""
+    found = rows(connection)
+    columns = [ACCOUNTS.c[name] for name in ("subject", *_USE)]
+    uses = connection.execute(select(*columns).where(ACCOUNTS.c.half_life_ms.is_not(None))).mappings()
+    return found | {use["subject"]: replace(found[use["subject"]], **use) for use in uses}
 
 
 def rows(connection: Connection, subjects: Collection[str] | None = None) -> dict[str, AccountRow]:

@@ -1,7 +1,7 @@
 """Queries that settler and serving workers share: entries, sessions, evidence, grants, sums, the standings
 document."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import groupby
@@ -300,6 +300,27 @@ def _posted_query(days: int, names: tuple[str, ...] | None) -> Select[Any]:
     every = union_all(*(each for _, each in parts)).subquery("parts")
     namespace, amount = every.c
     return select(namespace, func.sum(amount)).group_by(namespace)
+
+
+def charges_since(
+    connection: Connection, names: Sequence[str], since_ms: int
+) -> Iterator[tuple[str, Interval, float]]:
+    """The namespace, time and rate of what was posted of these namespaces, a few, since then. Of sessions
+    that are rolled up each day's sum, as one rate throughout the day."""
+    its, first_ms = POSTINGS.c, since_ms // DAY_MS * DAY_MS
+    posted = select(its.namespace, its.from_ms, its.to_ms, its.rate_milli).where(its.namespace.in_(names))
+    sums = select(DAYS.c.namespace, DAYS.c.day_ms, DAYS.c.amount).where(DAYS.c.namespace.in_(names))
+    rest: dict[tuple[str, int], int] = {}
+    # days first: what is rolled up between the two counts once
+    for name, day_ms, amount in connection.execute(sums.where(DAYS.c.day_ms >= first_ms)):
+        rest[name, day_ms] = amount
+    for name, from_ms, to_ms, rate in connection.execute(posted.where(its.to_ms > first_ms)):
+        day = name, from_ms // DAY_MS * DAY_MS
+        rest[day] = rest.get(day, 0) - rate * (to_ms - from_ms)
+        yield name, Interval(from_ms, to_ms), rate
+    for (name, day_ms), amount in rest.items():
+        if amount:
+            yield name, Interval(day_ms, day_ms + DAY_MS), amount / DAY_MS
 
 
 def _moment(name: str) -> Expression:

@@ -36,6 +36,7 @@ from timekeeper.store.engine.schema import (
 _SESSION = (*(each.name for each in fields(Session)), "kind")
 _HELD = tuple(column.name for column in HELD_PODS.c)
 _POSTING = tuple(each.name for each in fields(Posting))
+_ACCOUNT = tuple(column.name for column in ACCOUNTS.c)
 _CHANGING = (
     "models",
     "devices",
@@ -92,7 +93,7 @@ def rows_of(changes: Changes) -> list[Written]:
     made.append((_CLOSED, [{"b_subject": subject} for subject in sorted(changes.closed)]))
     # as they lie in the file: in another order SQLite writes their pages again and again
     accounts = sorted(changes.accounts, key=attrgetter("subject"))
-    made.append((_ACCOUNTS, [asdict(row) for row in accounts]))
+    made.append((_ACCOUNTS, [{name: getattr(row, name) for name in _ACCOUNT} for row in accounts]))
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
         made += _replaced(STANDINGS, [row])
@@ -144,7 +145,7 @@ def _waiting(rates: Mapping[str, int]) -> Iterator[Written]:
     yield WAITING, [{"namespace": name, "rate_milli": rate} for name, rate in rates.items() if rate]
 
 
-_ACCOUNTS = Upsert(ACCOUNTS, tuple(column.name for column in ACCOUNTS.c if not column.primary_key))
+_ACCOUNTS = Upsert(ACCOUNTS, tuple(name for name in _ACCOUNT if name != "subject"))
 _CLOSED = delete(ACCOUNTS).where(ACCOUNTS.c.subject == bindparam("b_subject"))
 _NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
 _RELEASED = delete(HELD_PODS).where(HELD_PODS.c.uid == bindparam("b_uid"))

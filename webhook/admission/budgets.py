@@ -32,6 +32,7 @@ _LATER = "What a ConfigMap that is gone says counts for two minutes more."
 
 WHOLE = 'team-a: "gpuHours: 120"'
 
+_OF_SETTINGS = {"fairShare": "fairShare: on"}  # where it is another one
 EXAMPLES: Mapping[str, str] = {
     "gpuHours": "gpuHours: 120",
     "period": "period: month",
@@ -69,6 +70,7 @@ EXAMPLES: Mapping[str, str] = {
     "reserve": "reserve: declared",
     "overtime": "overtime: warn",
     "hostShare": "hostShare: 2",
+    "fairShare": "fairShare: {weight: 2, halfLife: 14d}",
     "protect": "protect: {labels: {tier: serving}, cards: 4}",
     "requireDuration": "requireDuration: true",
     "idleBelow": "idleBelow: 0.05",
@@ -212,8 +214,13 @@ def violation(error: EntryError) -> Violation:
     if error.key == MODE:
         place = f"data[{error.field}]"
     field, is_nested, _ = error.field.partition(".")
-    example = WHOLE if error.is_unknown and not is_nested else EXAMPLES.get(field, WHOLE)
+    example = WHOLE if error.is_unknown and not is_nested else example_of(error.key, field)
     return Violation("budget-entry", place, "", error.problem, error.allowed, example)
+
+
+def example_of(key: str, field: str) -> str:
+    """How a field of this entry may read; a whole entry for one that no table has."""
+    return (_OF_SETTINGS if key == SETTINGS else {}).get(field) or EXAMPLES.get(field, WHOLE)
 
 
 def misplaced(config_map: Json) -> tuple[Violation, ...]:

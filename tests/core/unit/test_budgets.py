@@ -690,3 +690,81 @@ def test_a_field_of_another_value_has_not_ended() -> None:
     assert ended_fields("_settings", "sidecar: off\nchargeBy: mean\n") == ()
     assert ended_fields("_settings", "chargeBy: [dominant-host]\n- no mapping") == ()
     assert isinstance(read_entry("_settings", "chargeBy: [dominant-host]"), EntryError)
+
+
+@pytest.mark.parametrize(
+    ("text", "share", "half_life_ms"),
+    [
+        ("{weight: 2.5, halfLife: 7d}", 2500, 7 * 86_400_000),
+        ("{weight: 0}", 0, None),
+        ("{halfLife: 90m}", None, 5_400_000),
+        ("{halfLife: 365d}", None, 365 * 86_400_000),
+        ("{}", None, None),
+    ],
+)
+def test_a_fair_share_is_a_weight_and_a_half_life(
+    text: str, share: int | None, half_life_ms: int | None
+) -> None:
+    for key in ("team-a", "_group.g", "_defaults"):
+        found = read_entry(key, f"gpuHours: 1\nfairShare: {text}")
+        assert isinstance(found, Budget)
+        assert (found.share_milli, found.half_life_ms) == (share, half_life_ms)
+
+
+LIFE = "a duration above 0s, of at most 365d, such as 14d or 12h"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "sentence"),
+    [
+        *(
+            (
+                "team-a",
+                f"{{halfLife: {life}}}",
+                f'fairShare.halfLife: "{life}" is not a valid value; allowed: {LIFE}',
+            )
+            for life in ("0s", "0d", "-1d", "nan", "366d", "14", "1y")
+        ),
+        *(
+            (
+                "_group.g",
+                f"{{weight: {weight}}}",
+                f'fairShare.weight: "{weight}" is not a valid value; allowed: a number from 0 to 1000 with at'
+                " most 3 decimals",
+            )
+            for weight in ("-1", "1001", "nan", "1e3", "0.0001")
+        ),
+        (
+            "team-a",
+            "{weigth: 1}",
+            "fairShare.weigth: no such field; did you mean weight?; allowed: weight, halfLife",
+        ),
+        ("team-a", "on", "fairShare: not a mapping; allowed: fields as name: value"),
+        ("_settings", "{weight: 1}", "fairShare: not a single value; allowed: one value"),
+        ("_settings", "yes", 'fairShare: "yes" is not a valid value; allowed: on, off'),
+    ],
+)
+def test_a_fair_share_that_means_nothing_is_refused_with_a_sentence(
+    key: str, text: str, sentence: str
+) -> None:
+    amount = "" if key == "_settings" else "gpuHours: 1\n"
+
+    found = read_entry(key, f"{amount}fairShare: {text}")
+
+    assert isinstance(found, EntryError)
+    assert found.sentence() == f"{key}, line {1 + bool(amount)}, {sentence}"
+
+
+def test_a_share_where_shares_are_off_is_said_and_never_ignored_in_silence() -> None:
+    """In Kueue it was off in silence where no half-life was set (kueue#11134)."""
+    found = read_entry("team-a", "gpuHours: 1\nfairShare: {weight: 2}")
+    assert isinstance(found, Budget)
+
+    assert ineffective_fields(found, fair_share="off") == (
+        "fairShare: it has no effect without fairShare: on in _settings",
+    )
+    assert ineffective_fields(found, fair_share="on") == ()
+    settings = read_entry("_settings", "fairShare: on")
+    assert isinstance(settings, BudgetSettings)
+    assert settings.fair_share == "on"
+    assert BudgetSettings().fair_share == "off"

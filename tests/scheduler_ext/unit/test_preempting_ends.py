@@ -61,7 +61,7 @@ class World:
         """Both."""
         return [self.snapshot.node(name) for name in ("a", "b")]
 
-    def ranks(self) -> list[tuple[int, int]]:
+    def ranks(self) -> list[tuple[int, int, int]]:
         """Of all who run, highest first."""
         return sorted((rank_of(pod, STANDINGS) for pod in self.snapshot.pods.values()), reverse=True)
 

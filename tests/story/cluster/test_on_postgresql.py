@@ -17,6 +17,9 @@ from tests.story.cluster.test_exhausted_evicts import (
     shop,
     test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back,
 )
+from tests.story.cluster.test_fair_order import (
+    test_held_pods_are_released_by_decayed_use_also_across_a_kill,
+)
 from tests.story.cluster.test_held_pods import (
     test_a_deployment_waits_for_its_budget_and_then_runs,
     test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid,
@@ -36,6 +39,7 @@ __all__ = [
     "test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid",
     "test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back",
     "test_every_answer_to_a_pods_creator_can_be_looked_up_later",
+    "test_held_pods_are_released_by_decayed_use_also_across_a_kill",
     "test_what_a_simulation_says_is_what_happens",
 ]
 

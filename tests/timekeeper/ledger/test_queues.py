@@ -20,7 +20,7 @@ from tests.timekeeper.fake_api_server import PATHS, FakeApiServer, serving
 from tests.timekeeper.kueue import AWAY, LocalQueues
 from tests.timekeeper.ledger.test_cluster_map import post, waits
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
-from timekeeper.accounts.queues import read_queue
+from timekeeper.accounts.held.queues import read_queue
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.budgets.reader import read_entry

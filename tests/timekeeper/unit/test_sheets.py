@@ -54,7 +54,7 @@ def test_a_budget_s_table_has_what_decides_and_the_wide_one_all() -> None:
 
     narrow = [column["name"] for column in columns if not column["priority"]]
     assert narrow == ["Namespace", "Standing", "Granted", "Used", "Left", "Of", "Gone"]
-    assert len(columns) == 14
+    assert len(columns) == 17
 
 
 UNLIMITED: Json = {"subject": "team-a", "remaining": None, "to": None}

@@ -17,7 +17,7 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.wire import StandingWord
 from webhook.admission import budgets
-from webhook.admission.budgets import EXAMPLES, MAX_CHARACTERS
+from webhook.admission.budgets import EXAMPLES, MAX_CHARACTERS, example_of
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -291,8 +291,10 @@ def test_each_field_of_a_budget_has_an_example_that_is_taken(field: str) -> None
 
 @pytest.mark.parametrize("field", fields_of(SETTING_ROWS))
 def test_each_field_of_the_settings_has_an_example_that_is_taken(field: str) -> None:
-    assert EXAMPLES[field].startswith(f"{field}: ")
-    assert not isinstance(read_entry("_settings", EXAMPLES[field]), EntryError)
+    example = example_of("_settings", field)
+
+    assert example.startswith(f"{field}: ")
+    assert not isinstance(read_entry("_settings", example), EntryError)
 
 
 lines = st.sampled_from(

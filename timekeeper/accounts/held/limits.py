@@ -7,7 +7,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.held.declared import MAX_PERIODS, LaterPeriod
 from timekeeper.accounts.held.gangs import BrokenGang, WaitingGang
-from timekeeper.accounts.held.order import HeldPod, Limit, in_order
+from timekeeper.accounts.held.order import FairOrder, HeldPod, Limit, in_order
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
 from timekeeper.core.ledger.metering import FOREVER_MS, period_at
@@ -39,6 +39,7 @@ class HeldView:
     protected: Set[str] = frozenset()  # UIDs of held pods that the budget protects: no account keeps them
     gangs: Mapping[str, WaitingGang] = field(default_factory=dict)  # by key
     broken: tuple[BrokenGang, ...] = ()  # of which a member was preempted
+    fair: FairOrder | None = None  # of the namespaces of ``pods``; None: they take turns
 
 
 @dataclass(slots=True)

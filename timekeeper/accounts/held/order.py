@@ -11,9 +11,10 @@ allow it in the present period. Otherwise one pod of one namespace could hold ba
 """
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import is_not
 
@@ -100,6 +101,36 @@ class Limit:
 Limits = Callable[[HeldPod], tuple[Limit, ...]]
 
 
+@dataclass(frozen=True, slots=True)
+class FairOrder:
+    """Which namespaces' pods go first: those whose accounts have used least for their weight, as
+    `core.ledger.fair_share.ranks` has it, with what each release adds. ``accounts``: of a namespace, that of
+    its group if it has one, then its own; ``uses``: of an account, grows with each pod that is taken."""
+
+    accounts: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, int]
+    uses: dict[str, float]
+    lookahead_ms: int
+
+    def of_step(self) -> "FairOrder":
+        """One of its own, which counts what is taken in a step."""
+        return replace(self, uses=dict(self.uses))
+
+    def place(self, namespace: str) -> tuple[float, float]:
+        """Sorts namespaces, least first; equal where their accounts tie."""
+        first, *later = map(self._level, self.accounts[namespace])
+        return first, later[0] if later else 0.0
+
+    def take(self, pod: HeldPod) -> None:
+        """The pod is released: what it reserves counts at once."""
+        for account in self.accounts.get(pod.namespace, ()):
+            self.uses[account] += pod.rate_milli * (pod.length_ms or self.lookahead_ms)
+
+    def _level(self, account: str) -> float:
+        use, weight = max(0, round(self.uses[account])), self.weights[account]
+        return use / weight if weight else math.inf
+
+
 def in_order(pods: Iterable[HeldPod]) -> list[HeldPod]:
     """The pods of one namespace in the order of their release."""
     return sorted(pods, key=lambda each: (-each.priority, each.created_ms, each.uid))
@@ -138,6 +169,7 @@ def next_released(
     served: Mapping[str, int],
     most: int,
     passed: Set[str] = frozenset(),
+    fair: FairOrder | None = None,
 ) -> list[HeldPod]:
     """The pods to release now, at most ``most``, in order. Its time grows with the number of namespaces, and
     not with that of pods.
@@ -145,14 +177,15 @@ def next_released(
     ``queues``: the pods of each namespace, in order. ``sent``: those whose release was sent: they take
     their part, and are not released again. ``served``: namespace -> number of its last release, greater is
     later; of pods of one priority those go first whose namespace was served longest ago. ``passed``: UIDs of
-    pods to leave out.
+    pods to leave out. ``fair``: an order of namespaces, then of age, in place of these turns.
     """
     left: dict[str, int] = {}
     left_out = set(passed)
+    step = None if fair is None else fair.of_step()
     for pod in sent:
         left_out.add(pod.uid)
-        _take(pod, limits(pod), left)
-    heads = _Heads(queues, left_out, served)
+        _take(pod, limits(pod), left, step)
+    heads = _Heads(queues, left_out, served, step)
     chosen: list[HeldPod] = []
     full: set[str] = set()
     while heads and len(chosen) < most:
@@ -166,23 +199,27 @@ def next_released(
         is_kept_alone = all(each.is_shared and each.keeps(pod) for each in short)
         full.update(each.subject for each in short if is_kept_alone or not each.is_shared)
         if not short:
-            _take(pod, mine, left)
+            _take(pod, mine, left, step)
             chosen.append(pod)
         if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
             heads.push_next(pod.namespace)
     return chosen
 
 
-_Head = tuple[int, int, int, int, str, HeldPod]  # no two have one UID, so pods are not compared
+_Head = tuple[int, tuple[float, float], int, str, HeldPod]  # no two have one UID: pods are not compared
 
 
 class _Heads:
-    """The first waiting pod of each namespace. Of one priority, namespaces take turns."""
+    """The first waiting pod of each namespace. Of one priority, namespaces take turns, or have an order."""
 
     def __init__(
-        self, queues: Mapping[str, Sequence[HeldPod]], left_out: Set[str], served: Mapping[str, int]
+        self,
+        queues: Mapping[str, Sequence[HeldPod]],
+        left_out: Set[str],
+        served: Mapping[str, int],
+        fair: FairOrder | None,
     ) -> None:
-        self._served = served
+        self._served, self._fair = served, fair
         self._waiting = {
             name: (pod for pod in each if pod.uid not in left_out) for name, each in queues.items()
         }
@@ -197,18 +234,29 @@ class _Heads:
     def push_next(self, namespace: str) -> None:
         """The next pod of the namespace, if there is one, is its first."""
         pod = next(self._waiting[namespace], None)
-        if pod is not None:
+        if pod is not None and self._fair is not None:
+            self._push(pod, self._fair.place(namespace))
+        elif pod is not None:
             turn = self._turns[namespace, pod.priority]
             self._turns[namespace, pod.priority] += 1
-            last = self._served.get(namespace, 0)
-            heapq.heappush(self._heap, (-pod.priority, turn, last, pod.created_ms, pod.uid, pod))
+            self._push(pod, (turn, self._served.get(namespace, 0)))
+
+    def _push(self, pod: HeldPod, place: tuple[float, float]) -> None:
+        heapq.heappush(self._heap, (-pod.priority, place, pod.created_ms, pod.uid, pod))
 
     def pop(self) -> HeldPod:
         """The pod whose turn it is; its namespace has no first pod until the next is pushed."""
+        while self._fair is not None:  # what was taken since has put some namespaces further back
+            pod, place = self._heap[0][-1], self._heap[0][1]
+            if (now := self._fair.place(pod.namespace)) == place:
+                break
+            heapq.heapreplace(self._heap, (-pod.priority, now, pod.created_ms, pod.uid, pod))
         return heapq.heappop(self._heap)[-1]
 
 
-def _take(pod: HeldPod, limits: tuple[Limit, ...], left: dict[str, int]) -> None:
+def _take(pod: HeldPod, limits: tuple[Limit, ...], left: dict[str, int], fair: FairOrder | None) -> None:
+    if fair is not None:
+        fair.take(pod)
     for each in limits:
         left[each.subject] = left.get(each.subject, each.left) - each.takes(pod)
 

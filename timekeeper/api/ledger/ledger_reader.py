@@ -99,7 +99,8 @@ class AccountReading:
     error: str
     group_error: str = ""
     protected: ProtectedReading | None = None  # of an entry with `protect`
-    placement: str = "on"  # of the cluster
+    placement: str = "on"  # of the cluster; so is the next one
+    fair_share: str = "off"
     silent_since: int | None = None  # when the settler decided last, if that is long ago
     mode: Mode | None = None  # of a namespace
     mode_source: ModeSource = "cluster"
@@ -326,7 +327,7 @@ class LedgerReader:
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
-        errors, placement = ledger.entry_errors(connection), history.settings(now_ms).placement
+        errors, settings = ledger.entry_errors(connection), history.settings(now_ms)
         rows = _rows(connection, history, names)
         tick_ms = rows[DEFAULTS].as_of_ms
         found = {name: statement_of(history, name, rows) for name in names}
@@ -338,7 +339,8 @@ class LedgerReader:
                 error=errors.get(name) or errors.get(account.in_force.key, ""),
                 group_error=errors.get(GROUP + account.in_force.budget.group, ""),
                 protected=read_protected(connection, history, name, served.protected.get(name), now_ms),
-                placement=placement,
+                placement=settings.placement,
+                fair_share=settings.fair_share,
                 silent_since=tick_ms if self._clock() - tick_ms > _SILENT_MS else None,
                 mode=None if is_group(name) else history.mode(name, now_ms),
                 mode_source=history.mode_source(name, now_ms),

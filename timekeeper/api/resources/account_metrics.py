@@ -16,8 +16,8 @@ from timekeeper.api.ledger.ledger_reader import AccountReading
 
 ACCOUNT_METRICS = ApiRoute(
     path="/v1/metrics",
-    about="for Prometheus: granted, posted, pending, remaining, ratio, warn ratio and exhausted-at of every "
-    "account, or of that of one namespace",
+    about="for Prometheus: granted, posted, pending, remaining, ratio, warn ratio, exhausted-at, decayed use"
+    " and rank of every account, or of that of one namespace",
     right=Right("get", "balances"),
     answers={"text/plain": str},
     parameters=(NAMESPACE,),
@@ -63,6 +63,14 @@ FAMILIES: dict[str, tuple[str, Callable[[Statement], float | None]]] = {
     "exhausted_timestamp_seconds": (
         "Unix time at which the account will be out of budget at its present rate; absent if it will not be",
         _exhausted_s,
+    ),
+    "decayed_gpu_seconds": (
+        "What is left of its use by its half-life, with what is reserved; absent while fairShare is off",
+        lambda s: None if s.fair is None else _seconds(s.fair.use),
+    ),
+    "fair_rank": (
+        "Whose waiting pods go first, 1 before 2; of groups among siblings; absent while fairShare is off",
+        lambda s: None if s.fair is None else s.fair.rank,
     ),
 }
 

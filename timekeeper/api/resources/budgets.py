@@ -83,13 +83,28 @@ class Period(Bounds):
     timeZone: str
 
 
+class FairShareAnswer(TypedDict):
+    """What an account has used of late beside its siblings, with `fairShare: on`. `decayed`: use that halves
+    in each half-life, with what is reserved; `shareMilli`, `usedMilli`: its part of its siblings' weights
+    and of their use; `rank`: 1 goes first, of `of`. Namespaces without an entry have one together."""
+
+    weightMilli: int
+    halfLifeMs: int
+    shareMilli: int
+    usedMilli: int
+    decayed: int
+    gpuHours: Hours
+    rank: int
+    of: int
+
+
 class AccountAnswer(BalanceAmounts):
     """The budget in force for a namespace or group, and its account. `entry`: the ConfigMap key that applies,
     or null; `ratioMilli`, `warnAtMilli`: thousandths of the grant; `carryOverMilli`: thousandths of the
     remainder that carry over; `carried`: the carried-over part of the grant; `exhaustedAt`: when
     the budget runs out at the present rate, null if not in this period or already exhausted; `lastError`:
     the entry's error; its last valid text stays in force; `maxGPUsMilli`, `maxGPUsPerPodMilli`: what the
-    namespace, and a pod of it, may hold at a time, null: any number."""
+    namespace, and a pod of it, may hold at a time, null: any number; `fairShare`: null while it is off."""
 
     standing: StandingWord
     entry: str | None
@@ -103,6 +118,7 @@ class AccountAnswer(BalanceAmounts):
     validUntil: int | None
     exhaustedAt: int | None
     lastError: str | None
+    fairShare: FairShareAnswer | None
 
 
 class GroupAccount(AccountAnswer):
@@ -364,7 +380,7 @@ def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | 
     groups = {} if made is None else made
     if group and budget.group not in groups:
         groups[budget.group] = _group(budget.group, group, account.group_error, with_group)
-    warnings = _group_warnings(budget.group, group) if with_group else ()
+    warnings = _group_warnings(budget.group, group, account.fair_share) if with_group else ()
     placement = budget.placement or account.placement
     return {
         "namespace": account.namespace,
@@ -380,7 +396,7 @@ def _shown(account: AccountReading, with_group: bool, made: dict[str, _Group] | 
         "protect": _protected(account.protected),
         "received": _received(account),
         "placement": placement,
-        "warnings": [*ineffective_fields(budget, placement), *warnings],
+        "warnings": [*ineffective_fields(budget, placement, account.fair_share), *warnings],
     }
 
 
@@ -457,12 +473,31 @@ def _account(statement: Statement, error: str) -> AccountAnswer:
         "validUntil": alone.valid_until_ms,
         "exhaustedAt": alone.exhausted_ms,
         "lastError": error or None,
+        "fairShare": fair_share(statement),
     }
 
 
-def _group_warnings(name: str, group: Statement | None) -> tuple[str, ...]:
+def fair_share(statement: Statement) -> FairShareAnswer | None:
+    """Where the account stands."""
+    fair = statement.fair
+    if fair is None:
+        return None
+    return {
+        "weightMilli": fair.weight_milli,
+        "halfLifeMs": fair.half_life_ms,
+        "shareMilli": fair.share_milli,
+        "usedMilli": fair.used_milli,
+        "decayed": fair.use,
+        "gpuHours": gpu_hours(fair.use),
+        "rank": fair.rank,
+        "of": fair.of,
+    }
+
+
+def _group_warnings(name: str, group: Statement | None, fair_share: str) -> tuple[str, ...]:
     if group is None:
         return ()
     if not group.in_force.key:
         return (f"group: {GROUP}{name} is not defined in any budget ConfigMap, so the group has no limit",)
-    return tuple(f"{group.in_force.key}: {each}" for each in ineffective_fields(group.in_force.budget))
+    found = ineffective_fields(group.in_force.budget, fair_share=fair_share)
+    return tuple(f"{group.in_force.key}: {sentence}" for sentence in found)

@@ -30,12 +30,13 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
-from timekeeper.api.resources.budgets import RequestAnswer, request_answer
+from timekeeper.api.resources.budgets import RequestAnswer, fair_share, request_answer
 from timekeeper.api.resources.cluster_map import when_devices
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.api.sheets.decisions import MOST_OF_LIFE
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
+from timekeeper.core.budgets.sentences import fair_sentence
 from timekeeper.core.cluster_map import OF_DEVICES
 from timekeeper.core.decisions import (
     CAPPED,
@@ -213,6 +214,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
     lacks = [
         *before,
         *_waits_for(waits, place, need, statement, history, now_ms),
+        *(_order(which.namespace, statement) if waits else ()),
         *([] if charged else _unknown(history, which.namespace, now_ms, subject, created)),
     ]
     body: ExplanationAnswer = {
@@ -449,6 +451,12 @@ def _release_needs(
     if by_other and any(each is not None for each in caps):
         needs.append("what is left within the caps of namespace and group")
     return f"needs {' and '.join(needs) or 'its turn'}{f'; {lack}' if lack else ''}"
+
+
+def _order(namespace: str, statement: Statement) -> Iterator[str]:
+    """Where the namespace's account stands among all with waiting pods."""
+    if (share := fair_share(statement)) is not None:
+        yield fair_sentence(namespace, statement.in_force.key == namespace, share)
 
 
 def _received(namespace: str, statement: Statement, amount: int) -> str:

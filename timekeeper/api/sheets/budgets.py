@@ -1,6 +1,7 @@
 """Budgets, and what was granted to them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from timekeeper.api.sheets.sheet import (
     AMOUNT,
@@ -20,7 +21,7 @@ from timekeeper.api.sheets.sheet import (
 from timekeeper.core import texts
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import effect_of
-from timekeeper.core.budgets.sentences import account_name, left_sentence
+from timekeeper.core.budgets.sentences import account_name, fair_sentence, left_sentence
 
 _HOURS = "in GPU-hours"
 
@@ -51,6 +52,22 @@ def _effect(raw: Json) -> str:
     named = str(raw["onExhausted"])
     comes_to = effect_of(named, raw["placement"] != "off")
     return named if named == comes_to else f"{named}, as {comes_to}: placement is off"
+
+
+def _fair(field: str, *whole: int) -> Callable[[Json], Any]:
+    """A field of the fair share, or its part of a whole; "" while there is none."""
+
+    def value(raw: Json) -> Any:
+        found = (raw.get("fairShare") or {}).get(field, "")
+        return (found, *whole) if whole and found != "" else found
+
+    return value
+
+
+def _order(raw: Json) -> Iterator[str]:
+    if raw.get("fairShare"):
+        said = fair_sentence(raw["namespace"], raw["entry"] == raw["namespace"], raw["fairShare"])
+        yield f"{said[:1].upper()}{said[1:]}."
 
 
 def _notes(listed: list[Json]) -> Iterator[str]:
@@ -113,6 +130,9 @@ _COLUMNS = (
         lambda raw: "exhausted" if raw["standing"] == "OVER_BUDGET" else raw["exhaustedAt"] or "",
     ),
     GROUP("group", "Group", "its group of namespaces", lambda raw: (raw["group"] or {}).get("name", ""), 1),
+    PERCENT("share", "Share", "its part of its siblings' weights", _fair("shareMilli", 1000), 1),
+    AMOUNT("decayed", "Decayed", f"what is left of its use by its half-life, {_HOURS}", _fair("decayed"), 1),
+    TEXT("rank", "Rank", "whose waiting pods go first, 1 before 2", _fair("rank"), 1),
 )
 BUDGETS = Sheet(
     columns=_COLUMNS,
@@ -127,6 +147,7 @@ BUDGET = Sheet(
     notes=lambda answer, _: (
         *_as_of(answer),
         *map(_limit, filter(_left_of, _known(answer))),
+        *_order(answer),
         *_notes(_known(answer)),
         *texts.request_notes(answer["request"]),
     ),

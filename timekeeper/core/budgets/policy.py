@@ -33,6 +33,8 @@ WHOLE_CARDS = ("plugin", "bursar")
 RULE_MODES = ("enforce", "warn", "off")
 
 
+USUAL_SHARE = 1_000, 14 * 86_400_000  # weight in thousandths, and half-life
+
 GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
 DEFAULTS = "_defaults"  # the key of the entry of namespaces without one
 SETTINGS = "_settings"  # the key of the cluster's settings
@@ -89,6 +91,9 @@ class Budget:
     over_budget_class: str = ""
     keeps_classes: bool = False
     kueue: str = "off"  # hold: Kueue's LocalQueues stop where the namespace is over budget
+    # of `fairShare`; None: those of `_defaults`, else `USUAL_SHARE`
+    share_milli: int | None = None
+    half_life_ms: int | None = None
     ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
 
@@ -140,6 +145,7 @@ class BudgetSettings:
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
     cluster_name: str = ""  # in reports, beside those of other clusters
+    fair_share: str = "off"  # on: of waiting pods those go first whose accounts have used least of late
     ended: tuple[str, ...] = ()  # a sentence on each field of an earlier release that it still has
 
     @property
@@ -187,10 +193,15 @@ def effect_of(on_exhausted: str, is_placed: bool) -> str:
     return "deprioritize" if on_exhausted == "reclaim" and not is_placed else on_exhausted
 
 
-def ineffective_fields(entry: Budget | BudgetSettings, placement: str = "on") -> tuple[str, ...]:
+def ineffective_fields(
+    entry: Budget | BudgetSettings, placement: str = "on", fair_share: str = "on"
+) -> tuple[str, ...]:
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
-    silently. ``placement``: the cluster's, as far as it is known."""
+    silently. ``placement``, ``fair_share``: the cluster's, as far as they are known."""
     unplaced = _unplaced_fields(entry) if (entry.placement or placement) == "off" else ()
+    has_share = isinstance(entry, Budget) and (entry.share_milli, entry.half_life_ms) != (None, None)
+    if has_share and fair_share == "off":
+        unplaced = ("fairShare: it has no effect without fairShare: on in _settings", *unplaced)
     own = _dormant_fields(entry) if isinstance(entry, Budget) else _idle_devices(entry)
     return (*entry.ended, *own, *unplaced)
 

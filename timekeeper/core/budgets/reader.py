@@ -188,6 +188,11 @@ def _check_key(key: str) -> None:
 SPLIT, LEADS = "split", "leads"
 MOST_LEADS = 16
 CLASSES, KEEP = "priorityClasses", "keep"
+FAIR = "fairShare"
+_FAIR_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "weight": ("share_milli", scalars.thousandths(1000)),
+    "halfLife": ("half_life_ms", scalars.half_life_ms),
+}
 _PRICES = "prices"  # becomes the attributes price and later_prices
 
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -268,6 +273,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "price": (_PRICES, scalars.prices),
     "currency": ("currency", scalars.currency),
     "clusterName": ("cluster_name", scalars.cluster),
+    FAIR: ("fair_share", scalars.on_or_off),
 }
 
 
@@ -302,7 +308,7 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
     fields, ended = _without_ended(fields, _ENDED_OF_BUDGETS)
     values = _read_fields(
-        fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, LEADS, PROTECT), mistakes
+        fields, _BUDGET_FIELDS, ("rules", "exempt", CLASSES, SPLIT, LEADS, PROTECT, FAIR), mistakes
     )
     if SPLIT in fields:
         values["split"] = _split(fields[SPLIT], mistakes)
@@ -312,6 +318,8 @@ def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> 
         values["protect"] = read_protection(fields[PROTECT], mistakes)
     if CLASSES in fields:
         values |= _classes(fields[CLASSES], mistakes)
+    if FAIR in fields:
+        values |= _fair_share(fields[FAIR], mistakes)
     if "gpuHours" not in fields and not any(
         meant_field(field, ("gpuHours",)) for field in list(fields)[:MAX_ERRORS]
     ):
@@ -426,6 +434,18 @@ def _classes(node: yaml.Node, mistakes: Mistakes) -> dict[str, Any]:
     return named if named == classes else {**named, "keeps_classes": True}
 
 
+def _fair_share(node: yaml.Node, mistakes: Mistakes) -> dict[str, Any]:
+    shares = {}
+    for name, value in (mistakes.tried(pairs_of, node, FAIR) or {}).items():
+        field = f"{FAIR}.{name}"
+        if name in _FAIR_FIELDS:
+            attribute, reader = _FAIR_FIELDS[name]
+            shares[attribute] = mistakes.tried(value_of, value, field, reader)
+        else:
+            mistakes.found.append(unknown_field(line_of(value), field, name, tuple(_FAIR_FIELDS)))
+    return shares
+
+
 def _read_fields(
     fields: dict[str, yaml.Node],
     known: dict[str, tuple[str, scalars.Reader]],
@@ -447,6 +467,6 @@ def _read_fields(
 
 def _home_of(field: str) -> str:
     """The entries that have this field; "" if none has."""
-    if field in (*_BUDGET_FIELDS, PROTECT):
+    if field in (*_BUDGET_FIELDS, PROTECT, FAIR):
         return "budgets"
     return policy.SETTINGS if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, DRIVERS) else ""

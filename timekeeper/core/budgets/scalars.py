@@ -75,6 +75,18 @@ def weight(text: str) -> int:
     return int(weight)
 
 
+def half_life_ms(text: str) -> int:
+    """A duration above 0, of a year at most."""
+    allowed = "a duration above 0s, of at most 365d, such as 14d or 12h"
+    try:
+        found = duration_ms(text)
+    except BadValueError as error:
+        raise BadValueError(allowed) from error
+    if not 0 < found <= 365 * _UNITS_MS["d"]:
+        raise BadValueError(allowed)
+    return found
+
+
 def unit_cost(text: str) -> int:
     """What one unit of a named resource costs, in 10^-12 of a GPU."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,12})?", text, re.ASCII) or Decimal(text) > 1000:

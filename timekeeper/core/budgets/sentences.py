@@ -6,6 +6,24 @@ from typing import Any
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.texts import apart, hours, moment
 
+_PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_COUNTED = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_LENGTHS = {86_400_000: "day", 3_600_000: "hour", 60_000: "minute", 1_000: "second", 1: "millisecond"}
+
+
+def fair_sentence(name: str, has_entry: bool, share: Mapping[str, Any]) -> str:
+    """Where an account stands, by `fairShare` of the API's answer: one with an entry, or all others."""
+    whose = account_name(name) if has_entry or name.startswith(GROUP) else "the rest, without an entry,"
+    rank, of, life_ms = share["rank"], share["of"], share["halfLifeMs"]
+    place = _PLACES[rank - 1] if rank <= len(_PLACES) else f"number {rank}"
+    among = _COUNTED[of - 1] if of <= len(_COUNTED) else str(of)
+    used = f"used {share['usedMilli'] / max(1, share['shareMilli']):.1f} times its share"
+    said = used if share["decayed"] else "has used nothing of late"
+    said = said if share["weightMilli"] else "has the weight 0"
+    unit_ms = next(length_ms for length_ms in _LENGTHS if life_ms % length_ms == 0)
+    life = f"{life_ms // unit_ms} {_LENGTHS[unit_ms]}{'' if life_ms == unit_ms else 's'}"
+    return f"{place} of {among} to go: {whose} {said}, by a half-life of {life}"
+
 
 def account_name(subject: str) -> str:
     """How a sentence names an account: a namespace by its name, a group as such."""

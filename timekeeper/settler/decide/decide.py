@@ -33,6 +33,7 @@ from timekeeper.settler.decide.settlement import Settlement
 from timekeeper.settler.decide.stages import PodChanges, SessionChanges, TickFacts, TickSessions, together
 from timekeeper.settler.decide.withheld_accounts import Withheld, keeping, withheld, without
 from timekeeper.settler.state import statement_cache
+from timekeeper.settler.state.fair_use import NO_USE, FairUse, followed, ranked, uses
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import StoredTotals, TickTotals
@@ -66,6 +67,7 @@ class TickDecision:
     accounts: AccountChanges
     protected: Mapping[str, ProtectedPods]  # by namespace
     withheld: Withheld  # accounts of which nothing is written
+    fair: FairUse = NO_USE
 
 
 def ended_host_sessions(facts: TickFacts, pods: PodChanges) -> SessionChanges:
@@ -151,9 +153,10 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     postings = TickPostings({**session_changes.sessions, **settled.settled}, settled.by_namespace())
     protected = protected_pods(cluster, ledger, history, postings, tick.stored, now_ms)
     claims = ledger.claims_with(session_changes.sessions)
-    published = _published(cluster, ledger, tick, cache, protected, claims, kept_back.namespaces)
+    fair = _fair_use(ledger, tick, settled, declared)
+    published = _published(cluster, ledger, tick, cache, protected, claims, kept_back.namespaces, fair.ranks)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
-    accounts = _changed_accounts(ledger, tick, cache, invalid, changes)
+    accounts = _changed_accounts(ledger, tick, cache, invalid, changes, fair.changed_since(ledger.fair))
     changes = replace(changes, closed=accounts.gone, is_first=not ledger.accounts)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
@@ -169,10 +172,32 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         rows = {**accounts.written, **default}.items()
         changes = replace(
             changes,
-            accounts=tuple(row_of(subject, statement, now_ms, tick.term) for subject, statement in rows),
+            accounts=tuple(
+                row_of(subject, statement, now_ms, tick.term, *fair.row(subject))
+                for subject, statement in rows
+            ),
             pulse=_pulse(cluster, ledger, now_ms),
         )
-    return TickDecision(changes, sessions, cache, accounts, protected, kept_back)
+    return TickDecision(changes, sessions, cache, accounts, protected, kept_back, fair)
+
+
+def _fair_use(
+    ledger: LedgerState, tick: TickInputs, settled: Settlement, declared: DeclaredChanges
+) -> FairUse:
+    history, now_ms = tick.history, tick.now_ms
+    if history.settings(now_ms).fair_share == "off":
+        return NO_USE
+    layout = ledger.layout(history, now_ms, {entry.key for entry in tick.entry_changes.entries})
+    fair = followed(
+        ledger.fair, layout, settled.postings, ledger.namespaces, tick.stored.charges_since, now_ms
+    )
+
+    def uses_now() -> dict[str, float]:
+        rows = (row for uid, row in ledger.declared.rows.items() if uid not in declared.removed)
+        reserving = ledger.reserving((*rows, *declared.added), history, now_ms)
+        return uses(fair, layout, ledger.table, reserving, now_ms)
+
+    return ranked(fair, layout, uses_now, now_ms)
 
 
 def _changed_accounts(
@@ -181,8 +206,9 @@ def _changed_accounts(
     cache: StatementCache,
     invalid: statement_cache.Invalidation,
     changes: Changes,
+    shares: Set[str],
 ) -> AccountChanges:
-    if cache is ledger.statement_cache and not ledger.accounts_left:
+    if cache is ledger.statement_cache and not ledger.accounts_left and not shares:
         return AccountChanges({})
     stated = ledger.accounts_left | (cache.fresh if cache is not ledger.statement_cache else frozenset())
     of_sessions = {session.namespace for session in (*changes.opened, *changes.changed)}
@@ -197,6 +223,7 @@ def _changed_accounts(
         moved,
         ledger.pulse.decided_ms,
         tick.now_ms,
+        shares,
     )
 
 
@@ -254,6 +281,7 @@ def _published(
     protected: Mapping[str, ProtectedPods],
     claims: Mapping[str, int],
     stale: Set[str],
+    ranks: Mapping[str, int],
 ) -> StandingsDocument | None:
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second. A claim that changes changes a statement."""
@@ -265,6 +293,7 @@ def _published(
         and protected is ledger.protected
         and tick.history is ledger.history
         and cluster.classes.version == ledger.classes_version
+        and ranks is ledger.fair.ranks
     )
     if is_same and ledger.published and abs(now_ms - ledger.pulse.decided_ms) < PULSE_MS:
         return ledger.published
@@ -286,6 +315,7 @@ def _published(
         claims,
         stale,
         lacking,
+        ranks,
     )
 
 

@@ -1,10 +1,11 @@
 """The ledger as the settler holds it in memory: what the database contains, so that a tick writes only
 differences."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.account_rows import AccountChanges, moments_of
+from timekeeper.accounts.account_rows import AccountChanges, AccountRow, moments_of
 from timekeeper.accounts.balance import Statement, UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
@@ -26,13 +27,15 @@ from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.tables import Table
 from timekeeper.settler.pod_notices import BudgetState
+from timekeeper.settler.state.fair_use import NO_USE, FairUse, ShareLayout, of_rows
 from timekeeper.settler.state.pods_without_node import PodsWithoutNode
 from timekeeper.settler.state.selected_use import SelectedUse
 from timekeeper.settler.state.session_table import SessionTable
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
-from timekeeper.store import held_pods
+from timekeeper.store import accounts, held_pods
 from timekeeper.store import ledger as reading
+from timekeeper.store.accounts import NotWrittenError
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.reports import selected_use
 
@@ -152,6 +155,8 @@ class LedgerState:
     # namespace -> its protected pods, as of the last tick; a new object with each change
     protected: Mapping[str, ProtectedPods] = field(default_factory=dict)
     selected_use: SelectedUse = field(default_factory=SelectedUse)
+    fair: FairUse = NO_USE  # as written
+    _layout: ShareLayout | None = None  # of the last tick with shares
 
     def __post_init__(self) -> None:
         for session in self.sessions.values():
@@ -160,6 +165,29 @@ class LedgerState:
     def session(self, uid: str) -> Session | None:
         """The session of this UID, open or settled; None if there is none."""
         return self.sessions.get(uid) or self.settled.get(uid)
+
+    def layout(self, history: History, now_ms: int, changed: Set[str] | None = None) -> ShareLayout:
+        """How charges are distributed to accounts by this history. ``changed``: the keys in which it differs
+        from that of the last written tick."""
+        known = self._layout
+        if known is None or known.history is not history:
+            follows = known is not None and changed is not None and known.history is self.history
+            if known is None or not follows or not known.is_same(history, changed or set(), now_ms):
+                known = ShareLayout(history, now_ms)
+            known.history = history
+        self._layout = known
+        return known
+
+    def reserving(
+        self, declared: Iterable[DeclaredReservation], history: History, now_ms: int
+    ) -> Iterator[tuple[str, int]]:
+        """What pods without a session that were released reserve, by namespace, and those that declare their
+        time, all of it. Of others that wait nothing counts: a long queue is no use."""
+        lookahead_ms = history.settings(now_ms).lookahead_ms
+        for name, rate_milli in self.without_node.released.items():
+            yield name, rate_milli * lookahead_ms
+        for reservation in declared:
+            yield reservation.namespace, reservation.rate_milli * reservation.length_ms
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:
         """The session with all its evidence and postings; ``watermark_ms`` is its node's."""
@@ -201,8 +229,10 @@ class LedgerState:
         cache: StatementCache,
         accounts: AccountChanges,
         withheld: Set[str] = frozenset(),
+        fair: FairUse = NO_USE,
     ) -> None:
         """Apply changes after they were written. ``withheld``: namespaces of which nothing is."""
+        self.fair = fair
         if accounts.written or accounts.gone:
             kept = {name: made for name, made in self.accounts.items() if name not in accounts.gone}
             self.accounts = {**kept, **accounts.written}
@@ -331,6 +361,7 @@ def count_claims(totals: dict[str, int], changed: Iterable[tuple[Session | None,
 def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
     """The database's content at one moment. The standings document is published anew, because its digest is
     not stored. Entries are parsed after the transaction: there may be thousands."""
+    rows: Mapping[str, AccountRow] = {}
     with store.reading() as connection:
         entries = tuple(reading.entries(connection))
         found = reading.unsettled(connection)
@@ -349,8 +380,11 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
             held={each.uid: each for each in held_pods.held(connection)},
             pulse=reading.pulse(connection) or NEVER,
         )
+        with suppress(NotWrittenError):
+            rows = accounts.with_use(connection)
     ledger.declared.add(declared)
     ledger.history = history_of(entries, only_meter=only_meter)
+    ledger.fair = of_rows(rows, ledger.history)
     return ledger
 
 
@@ -421,6 +455,11 @@ class DatabaseTotals:
         """The grants of each account."""
         with self.store.reading() as connection:
             return reading.granted_of(connection, keys)
+
+    def charges_since(self, names: Sequence[str], since_ms: int) -> list[tuple[str, Interval, float]]:
+        """What is posted of these namespaces since then."""
+        with self.store.reading() as connection:
+            return list(reading.charges_since(connection, names, since_ms))
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
         """Each subject's latest account that ended by then and has a grant, as a span."""

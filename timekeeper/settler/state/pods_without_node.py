@@ -67,7 +67,7 @@ class PodsWithoutNode:
     # UID -> the request without what sessions of claims hold, where that is less
     rest: Table[str, GPURequest] = field(default_factory=Table)
     _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
-    _released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
+    released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
     _asked: dict[str, tuple[str, int]] = field(default_factory=dict)  # UID -> what of ``asked`` is its
     # heap of (moment, UID): the pod counts no longer then
@@ -117,7 +117,7 @@ class PodsWithoutNode:
             self.queued = frozenset(each.namespace for each in held.values() if each.needs_budget)
         most_milli = self._most_milli
         self.rates = {name: min(most_milli, rate) for name, rate in self._sums.items() if most_milli}
-        for name, rate in self._released.items():
+        for name, rate in self.released.items():
             self.rates[name] = self.rates.get(name, 0) + rate
         names = before.keys() | self.rates.keys()
         return {name for name in names if before.get(name) != self.rates.get(name)}
@@ -130,7 +130,7 @@ class PodsWithoutNode:
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
         )
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
-        self._waiting, self._sums, self._released, self._expiries = {}, {}, {}, []
+        self._waiting, self._sums, self.released, self._expiries = {}, {}, {}, []
         self._estimates, self._wholes = {}, {}
         self.rates = {}
         cluster.pods.without_node_changes |= {
@@ -216,7 +216,7 @@ class PodsWithoutNode:
             self._expiries = sorted({each for each in self._expiries if each[1] in self._waiting})
 
     def _add(self, namespace: str, rate: int, is_released: bool) -> None:
-        sums = self._released if is_released else self._sums
+        sums = self.released if is_released else self._sums
         if rate:
             sums[namespace] = sums.get(namespace, 0) + rate
             if not sums[namespace]:

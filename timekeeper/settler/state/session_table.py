@@ -1,8 +1,8 @@
 """Open sessions as columns of numbers, a row a session. Each tick computes all of them whole: nothing is
 remembered but what the last written tick computed, to name what differs."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,16 @@ _LAST = ("last_bound_ms", "last_end_ms", "last_rate_milli", "last_due", "last_cl
 _NAMES = (*_SESSION, *_LAST)
 _AT = {name: at for at, name in enumerate(_NAMES)}
 _NO_SESSION = [NEVER if name in ("ended_ms", "vanished_ms", "reserves_until_ms") else 0 for name in _NAMES]
+
+
+class DecayLayer(NamedTuple):
+    """For each namespace, in the order of `SessionTable.names`: an account's number, from when to when
+    charges count for it, and its half-life."""
+
+    account: Column
+    from_ms: Column
+    to_ms: Column
+    half_life_ms: Column
 
 
 class SessionTable:
@@ -274,6 +284,38 @@ class SessionTable:
         at = self._namespace_at.get(namespace, 0)
         reserving, running = (int(rates[at]) for rates in self._rates)
         return Rates(reserving, running, waiting_milli)
+
+    def names(self) -> Sequence[str]:
+        """The namespaces by number; it grows."""
+        return self._namespaces
+
+    def decayed(
+        self, layers: Iterable[DecayLayer], accounts: int, at_ms: int, lookahead_ms: int
+    ) -> NDArray[Any]:
+        """What of these accounts' use is not in postings, by number: what open sessions owe beyond them, as
+        `core.ledger.fair_share.decayed` has it, and what they reserve."""
+        column, (_, names, from_ms, to_ms, rate) = self._column, self._posted
+        live = column("rate_milli") != 0
+        own, rates = column("namespace")[live], column("rate_milli")[live]
+        end_ms, until_ms = self._now.end_ms[live], column("reserves_until_ms")[live]
+        reserves = np.where(column("in_budget")[live] != 0, lookahead_ms, 0)
+        reserves = np.where(until_ms == NEVER, reserves, np.maximum(0, until_ms - end_ms))
+        ahead = np.where(self._now.closed[live], 0, reserves) * 1.0 * rates
+        names = np.concatenate([own, names])
+        from_ms = np.concatenate([column("bound_ms")[live], from_ms])
+        to_ms = np.minimum(np.concatenate([end_ms, to_ms]), at_ms)
+        rate = np.concatenate([rates, -rate]) / np.log(2)
+        sums = np.zeros(accounts + 1)
+        for layer in layers:
+            account, half_life_ms = layer.account[names], layer.half_life_ms[names]
+            begin_ms = np.maximum(from_ms, layer.from_ms[names])
+            finish_ms = np.maximum(begin_ms, np.minimum(to_ms, layer.to_ms[names]))
+            grown = -np.expm1((begin_ms - finish_ms) * np.log(2) / half_life_ms)
+            amounts = rate * half_life_ms * grown * np.exp2((finish_ms - at_ms) / half_life_ms)
+            is_now = (layer.from_ms[own] <= at_ms) & (at_ms < layer.to_ms[own])
+            sums += np.bincount(account, amounts, accounts + 1)
+            sums += np.bincount(layer.account[own], np.where(is_now, ahead, 0.0), accounts + 1)
+        return sums[:-1]
 
     def sessions_of(self, namespace: str) -> tuple[str, ...]:
         """The UIDs of the namespace's open sessions."""

@@ -1,6 +1,6 @@
 """Answers what `statements` reads from the ledger: from cached totals, and from the database for the rest."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,9 @@ class StoredTotals(Protocol):
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
         """Subject -> span of its latest account with a grant that ended by then."""
+
+    def charges_since(self, names: Sequence[str], since_ms: int) -> Iterable[tuple[str, Interval, float]]:
+        """Namespace, time and rate of what is posted of these namespaces since then."""
 
     def posted_by_pods(self, namespace: str, span: Interval) -> Iterable[tuple[str, str, int]]:
         """What is posted of the namespace inside the span: controller, labels as JSON, and amount."""

@@ -1,5 +1,5 @@
-"""The tables. Integers only: milliseconds since 1970, milli-GPU, and their product. CHECK constraints forbid
-what must never be stored.
+"""The tables. Integers only: milliseconds since 1970, milli-GPU, and their product; but for use that decays,
+which no account counts. CHECK constraints forbid what must never be stored.
 
 Migrations create the tables; a test compares both. Triggers stand in `migrations/versions` alone: entries,
 postings, grants, rolled-up rows, closed months and corrections of charges are written once, and each posting
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -72,6 +73,11 @@ ACCOUNTS = Table(
     Column("as_of_ms", BigInteger, nullable=False),
     Column("term", BigInteger, nullable=False),
     Column("format", BigInteger, nullable=False),
+    # of accounts that have a fair share: what is left of postings at a moment, and by which half-life
+    Column("decayed", Double),
+    Column("decayed_ms", BigInteger),
+    Column("half_life_ms", BigInteger),
+    Column("fair", Text),  # where the account stands, as JSON
     CheckConstraint("subject <> ''", name="subject_is_named"),
     comment="the running account of each namespace and group as of a tick; _defaults: of all others",
 )
