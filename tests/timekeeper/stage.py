@@ -13,6 +13,7 @@ from tests.timekeeper.books import Run, days, posting_row
 from tests.timekeeper.dashboards import Dashboards, filled, on_node, waits
 from tests.timekeeper.rows import insert
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json
+from timekeeper.core.cluster_map import not_before
 from timekeeper.store import would
 from timekeeper.store.engine.schema import ENTRY_ERRORS, POSTINGS, SESSIONS
 from timekeeper.store.would import WouldRow
@@ -166,6 +167,7 @@ def _map(made: Dashboards) -> None:
     sessions = [Run("long-runs", NAMESPACE, POD), Run("long-other", OTHER, UNBROKEN)]
     node = on_node(NODE, sessions, 8) | {"closed": f"cordoned by {UNBROKEN}"}
     pods = [waits(WAITS) | {"namespace": NAMESPACE, "standing": "OVER_BUDGET"}, waits("train-9")]
+    pods[1]["when"] = not_before(T0 + 2 * HOUR)
     pods += [waits("rank-4") | {"namespace": "ads"}, waits("alone-1") | {"namespace": "sandbox"}]
     waiting = {"total": 4, "pods": pods, "more": {}}
     body = {"version": 1, "nodes": [node], "gone": [], "waiting": waiting, "term": "a-1"}
