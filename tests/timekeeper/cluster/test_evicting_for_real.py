@@ -266,7 +266,7 @@ def test_a_gang_whose_budget_is_spent_leaves_in_one_round_and_a_disruption_budge
     uids = [users.run(name, gang)["metadata"]["uid"] for name in ("g-0", "g-1", "g-2")]
     users.protect("g-1")
     settings = "lookahead: 0s\nevictGrace: 1m"
-    spent = budgets(_settings=settings, team_a="gpuHours: 1\nonExhausted: evict")
+    spent = budgets(_settings=settings, team_a="gpuHours: 1\nperiod: once\nonExhausted: evict")
     users.town.hear("configmaps", spent)
     evictor = BudgetRound(users.evictor._context)
     users.town.advance(3 * HOUR)
@@ -289,7 +289,8 @@ def test_a_gang_whose_budget_is_spent_leaves_in_one_round_and_a_disruption_budge
 def spent(users: Users, name: str) -> BudgetRound:
     """The evictor of a pod whose notice is over."""
     settings = "lookahead: 0s\nevictGrace: 1m\npdbGrace: 2m"
-    users.town.hear("configmaps", budgets(_settings=settings, team_a="gpuHours: 1\nonExhausted: evict"))
+    entry = "gpuHours: 1\nperiod: once\nonExhausted: evict"  # three hours may reach into the next month
+    users.town.hear("configmaps", budgets(_settings=settings, team_a=entry))
     evictor = BudgetRound(users.evictor._context)
     users.town.advance(3 * HOUR)
     evictor.step()

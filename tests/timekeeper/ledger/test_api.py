@@ -250,6 +250,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         "received": None,
         "warnings": [],
         "lastError": None,
+        "fairShare": None,
     }
 
 
