@@ -22,6 +22,7 @@ _BESIDE = (
     "deploy/manifests/*.yaml",
     "tests/README.md",
     "tests/bench/openb/README.md",
+    "tests/bench/venus/README.md",
 )
 _FIRST: list[Any] = [{"Bursar": "README.md"}, {"All pages": "docs/README.md"}]
 _LAST: list[Any] = [{"Changes": "CHANGELOG.md"}]
