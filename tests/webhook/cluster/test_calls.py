@@ -36,7 +36,8 @@ class World:
         self.stack, self.api = stack, stack.cp.api
         self.reader = stack.reader_token()
         self.api.call("POST", _CLASSES, {"metadata": {"name": "urgent"}, "value": 1_000})
-        budgets = {"spent": "gpuHours: 0\nperiod: month\n"}
+        # settings of the file before, whose stack this is, count for two minutes after they are gone
+        budgets = {"spent": "gpuHours: 0\nperiod: month\n", "_settings": "lookahead: 10m\n"}
         self.api.call(
             "POST",
             "/api/v1/namespaces/bursar-system/configmaps",
@@ -381,7 +382,8 @@ def test_a_pod_to_which_the_cluster_gave_its_default_class_gets_ours(world: Worl
     eventually(world._takes, "a pod without a class to be admitted")
 
     stored, _ = world.creates("free")
-    world.api.call("PATCH", path, {"data": {"_settings": None}}, "application/merge-patch+json")
+    usual = {"data": {"_settings": "lookahead: 10m\n"}}
+    world.api.call("PATCH", path, usual, "application/merge-patch+json")
     world.api.call("DELETE", f"{_CLASSES}/everyday")
     assert stored["spec"]["priorityClassName"] == "gpu-default-priority"
 

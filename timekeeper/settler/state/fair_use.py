@@ -210,7 +210,8 @@ def ranked(
 ) -> FairUse:
     """With the ranks of now, if they are due: at each point of the grid, and once entries change. While
     something is still to be read, they stay."""
-    is_old = before.ranked_by is None and before.history is layout.history
+    has_all = before.standings.keys() == layout.terms.keys()
+    is_old = before.ranked_by is None and before.history is layout.history and has_all
     is_known = is_old or before.ranked_by is layout
     is_same = is_known and now_ms // GRID_MS == before.ranked_ms // GRID_MS
     if before.making or (is_same and before.standings):
