@@ -88,10 +88,9 @@ def hours_of(
     found: dict[Hour, Row[Any]] = {}
     for some in chunks(sorted(requested_milli)):
         its = FIGURES.c
-        rows = (
-            select(FIGURES).where(its.session_uid.in_(some)).order_by(its.hour_ms.desc(), its.source.desc())
-        )
-        found |= {(row.session_uid, row.hour_ms): row for row in connection.execute(rows)}  # node is last
+        rows = select(FIGURES).where(its.session_uid.in_(some), its.hour_ms >= since_ms)
+        by_source = connection.execute(rows.order_by(its.source.desc()))  # node is last
+        found |= {(row.session_uid, row.hour_ms): row for row in by_source}
     hours: dict[int, tuple[int, int]] = {}
     for (uid, hour_ms), row in found.items():
         measured, used_then = hours.get(hour_ms, (0, 0))

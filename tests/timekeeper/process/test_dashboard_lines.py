@@ -155,7 +155,7 @@ def test_costs_are_drawn_by_day_and_a_day_without_a_charge_cost_nothing(
 def test_a_pods_use_is_drawn_by_the_hour_and_hours_without_a_measurement_are_a_gap(
     made: Dashboards, visitor: Client
 ) -> None:
-    """Where an agent and a sidecar measured, the agent's figures count."""
+    """Where an agent and a sidecar measured, the agent's figures count; two weeks are shown."""
     begin = T0 - 8 * HOUR
     made.books.write(Run("u", name="p", requested=2_000, started_ms=begin, posted=days(begin, T0)))
     for hour, source, covered, used in (
@@ -163,6 +163,7 @@ def test_a_pods_use_is_drawn_by_the_hour_and_hours_without_a_measurement_are_a_g
         (1, "tenant", HOUR, 2_000),
         (1, "node", HOUR // 2, 1_000),
         (4, "tenant", HOUR, 0),
+        (-14 * 24, "node", HOUR, 2_000),
     ):
         made.books.used("u", begin + hour * HOUR, source, covered, covered * used)
 
