@@ -20,7 +20,7 @@ from scheduler_ext.gangs.domains import label_value
 from scheduler_ext.gangs.plan import GangPlan, PlannedMember, plan, with_first, without_kept
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.plan import PreemptionLimits, may_be_forced
-from scheduler_ext.preemption.precedence import Rank, dearest_first, may_preempt, rank_of
+from scheduler_ext.preemption.precedence import Rank, may_preempt, rank_of, set_key
 from scheduler_ext.preemption.victims import PreemptionContext, candidates, is_awaited, may_leave
 from scheduler_ext.snapshot.gang_table import gang_key, spare_members
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
@@ -189,7 +189,7 @@ class _Choice:
         priorities, the highest of each set first, then of accounts that go last, then of the youngest."""
         ranks = [self._ranks[uid] for uid in victims]
         ages = sorted(map(self._age_ms, victims), reverse=True)
-        return sum(tier for tier, *_ in ranks), len(ranks), *dearest_first(ranks), ages, sorted(victims)
+        return sum(tier for tier, *_ in ranks), len(ranks), *set_key(ranks), ages, sorted(victims)
 
     def _age_ms(self, uid: str) -> int:
         started_ms = self._known[uid].started_ms

@@ -41,8 +41,8 @@ def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:
     return tier, standings.priority_of(pod), -standings.of(pod.namespace).rank
 
 
-def dearest_first(ranks: Iterable[Rank]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Compares sets of victims of one size: by the priorities of all, the highest first, then by accounts."""
+def set_key(ranks: Iterable[Rank]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Sort key of sets of victims of one size: all priorities, the highest first, then the accounts."""
     known = sorted(ranks, reverse=True)
     return [rank[:2] for rank in known], sorted((rank[2] for rank in known), reverse=True)
 

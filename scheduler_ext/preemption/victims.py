@@ -24,7 +24,7 @@ from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
-from scheduler_ext.preemption.precedence import dearest_first, may_preempt, outranks, rank_of
+from scheduler_ext.preemption.precedence import may_preempt, outranks, rank_of, set_key
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.snapshot.allocation import Allocation
@@ -216,7 +216,7 @@ _EVERY = 2**31
 
 def _price(choice: Choice, context: PreemptionContext) -> tuple[Any, ...]:
     ranks = [rank_of(pod, context.standings) for pod in choice.victims]
-    priorities, accounts = dearest_first(ranks)
+    priorities, accounts = set_key(ranks)
     highest = priorities[0] if priorities else (-1, 0)
     started = [
         pod.started_ms or context.now_ms
@@ -237,7 +237,7 @@ def _found(
         return None if isinstance(answer, Refusal) else answer
 
     def least(victims: Victims) -> tuple[Any, ...]:
-        ranks = dearest_first(each.rank for each in victims)
+        ranks = set_key(each.rank for each in victims)
         pods = [each.pod for each in victims]
         ages = sorted((each.age_ms for each in victims), reverse=True)
         against = context.pdbs.violations(pods, before=given)
@@ -252,7 +252,7 @@ def _found(
     def price(found: tuple[tuple[Pod, ...], Placement]) -> tuple[Any, ...]:
         ranks = [rank_of(each, context.standings) for each in found[0]]
         against = context.pdbs.violations(found[0], before=given)
-        return len(ranks), sum(tier for tier, *_ in ranks), *dearest_first(ranks), against
+        return len(ranks), sum(tier for tier, *_ in ranks), *set_key(ranks), against
 
     those = candidates(needs.waiting, node, context, {resource for resource, _ in lacks})
     options = _options(those, needs.waiting, context, given)

@@ -214,9 +214,8 @@ class LineChart:
     zone: str
 
 
-Step = tuple[
-    int, int, int, tuple[int, ...]
-]  # from and to, how long of that it is known, a figure of each line
+# from and to, how long of that it is known, a figure of each line
+Step = tuple[int, int, int, tuple[int, ...]]
 
 
 def line_chart(

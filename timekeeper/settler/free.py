@@ -106,7 +106,7 @@ def _holds(session: Session, now_ms: int) -> bool:
     """Whether its cards can be given to no other pod yet."""
     if session.is_earlier or session.ended_ms is not None:
         return False
-    return session.vanished_ms is None or now_ms < session.vanished_ms + session.grace_ms
+    return session.vanished_ms is None or now_ms < session.until_ms
 
 
 def _common(nodes: Iterable[KnownNode]) -> set[str]:

@@ -171,10 +171,8 @@ class Settler:
         self.view = tick_view(self.cluster, self.ledger, HeldView())  # of the last written tick
         self._found_ms = 0  # when findings were last written
         self._cards = CardCounter()
-        self._counted: tuple[int, dict[str, CardCount]] = (
-            0,
-            {},
-        )  # when cards were last counted, and what by model
+        # when cards were last counted, and what by model
+        self._counted: tuple[int, dict[str, CardCount]] = 0, {}
         self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
         self.late_months: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `MonthCloser.late`
         self.queues_not_held: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `QueueHolder.findings`
@@ -318,7 +316,10 @@ class Settler:
         self.ledger.protected = decision.protected
         withheld = decision.withheld.namespaces
         self.ledger.apply_changes(
-            *(decision.changes, history, decision.statement_cache, decision.accounts),
+            decision.changes,
+            history,
+            decision.statement_cache,
+            decision.accounts,
             withheld,
             decision.fair,
         )

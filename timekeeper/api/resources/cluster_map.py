@@ -181,7 +181,7 @@ class FreeAnswer(Versioned):
 FREE = ApiRoute(
     path="/v1/free",
     about="cards that are free, by model, on all nodes, whatever the namespace",
-    right=Right("get", "sessions"),
+    right=_RIGHT,
     answers={JSON: FreeAnswer},
     parameters=(NAMESPACE, SELECTOR),
     sheet=sheets.FREE,
@@ -190,7 +190,7 @@ CARDS = ApiRoute(
     path="/v1/cards",
     about="cards that are held, free and waited for, by UTC hour and model, of the cluster; without a time"
     " range, of the last two weeks",
-    right=Right("get", "sessions"),
+    right=_RIGHT,
     answers={JSON: CardHours},
     parameters=(FROM, TO, NAMESPACE),
 )

@@ -210,11 +210,14 @@ def ranked(
 ) -> FairUse:
     """With the ranks of now, if they are due: at each point of the grid, and once entries change. While
     something is still to be read, they stay."""
-    has_all = before.standings.keys() == layout.terms.keys()
-    is_old = before.ranked_by is None and before.history is layout.history and has_all
-    is_known = is_old or before.ranked_by is layout
-    is_same = is_known and now_ms // GRID_MS == before.ranked_ms // GRID_MS
-    if before.making or (is_same and before.standings):
+    is_same_point = now_ms // GRID_MS == before.ranked_ms // GRID_MS
+    if before.making or (is_same_point and (before.ranked_by is layout or _is_earlier(before, layout))):
         return before
     standings = standings_of(layout.history, layout.terms, uses_now(), now_ms)
     return replace(before, standings=standings, ranks=_ranks(standings), ranked_ms=now_ms, ranked_by=layout)
+
+
+def _is_earlier(before: FairUse, layout: ShareLayout) -> bool:
+    """Whether an earlier settler ranked all of these accounts, by this history."""
+    is_by_it = before.ranked_by is None and before.history is layout.history
+    return is_by_it and before.standings.keys() == layout.terms.keys()
