@@ -34,7 +34,7 @@ pytestmark = pytest.mark.cluster
 
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
-    "data": {"team-a": "gpuHours: 1\nperiod: month"},
+    "data": {"team-a": "gpuHours: 1\nperiod: once"},  # so that it will be used up, also at the end of a month
 }
 POD = {
     "metadata": {"name": "train", "namespace": "team-a"},

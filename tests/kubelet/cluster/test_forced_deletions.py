@@ -16,6 +16,9 @@ from tests.kubelet.worlds import PODS, STUBBORN, Json, World, container, gpu_pod
 
 DRIVER = "gpu.example.com"
 SOON_MS, GRACE_S = 15_000, 600
+# a kubelet renews its Lease after 10 to 10.4 s (component-helpers, `lease.controller.Run`), and later where
+# the machine has much to do: by so much the charge is longer
+LATE_MS = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,20 @@ class Holding:
     def delete(self, name: str, grace_s: int = 0) -> None:
         self.world.stack.cp.api.call("DELETE", f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})
 
+    def charged_at_last_ms(self, name: str) -> int:
+        """For how long after its removal it was charged, once that grows no more."""
+        seen = [0]
+
+        def stands_still() -> bool:
+            seen.append(self.charged_ms(name))
+            if seen[-1] == 0 or seen[-1] != seen[-2]:
+                time.sleep(3)  # an open charge grows with each tick
+                return False
+            return True
+
+        self.world.until(f"the charge of {name} to end", stands_still)
+        return seen[-1]
+
     def charged_ms(self, name: str) -> int:
         """For how long after its removal, as far as it is known now; 0: nothing is known of that."""
         session = self.session(name)
@@ -86,7 +103,7 @@ def test_a_kubelet_that_is_there_ends_it_and_it_is_charged_for_seconds(holding: 
     holding.delete("there")
 
     assert holding.ran_on_ms(pid) < SOON_MS
-    holding.world.until("it to be charged so", lambda: holding.charged_ms("there") == SOON_MS)
+    assert SOON_MS <= holding.charged_at_last_ms("there") < SOON_MS + LATE_MS
 
 
 def test_a_kubelet_that_is_away_runs_it_on_and_it_is_charged_until_it_is_back(holding: Holding) -> None:
@@ -126,4 +143,4 @@ def test_a_kubelet_that_has_begun_with_a_deletion_goes_on_with_it_whatever_comes
     holding.delete("twice")
 
     assert SOON_MS < holding.ran_on_ms(pid) < 27_000
-    holding.world.until("it to be charged so", lambda: holding.charged_ms("twice") == 27_000)
+    assert 27_000 <= holding.charged_at_last_ms("twice") < 27_000 + LATE_MS
