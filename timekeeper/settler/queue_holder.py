@@ -82,7 +82,7 @@ class QueueHolder:
         self._refused: dict[str, tuple[float, str]] = {}  # UID -> when a write failed, and why
         self._told: dict[tuple[str, str], str] = {}  # namespace and name -> the sentence of its last decision
         self._read: set[str] = set()  # namespaces whose earlier decisions are read
-        # by which entries; whether one asks or ever asked; who asks now
+        # the history of entries; whether any entry asks, or asked, for holds; the namespaces that ask now
         self._asked: tuple[History | None, bool, frozenset[str]] = None, False, frozenset()
         self._since_holds: dict[tuple[object, ...], tuple[int, int]] = {}
         self.findings: tuple[RoleFinding, ...] = ()
