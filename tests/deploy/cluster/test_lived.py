@@ -94,18 +94,21 @@ def lived(lender: Lender, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def live(stack: Stack) -> Json:
     """A budget that another ConfigMap has set already, which no review of one object can see; a pod that gets
-    half a card, one that waits for the card by policy `load`, gets it, and is evicted for it uses more memory
-    than it was given; a report; and certificates renewed; a
+    half a card, one that waits for that card by policy `load`, gets it, and is evicted for it uses more
+    memory than it was given; a report; and certificates renewed; a
     controller whose pods are refused. Gives the sample pod as it was bound."""
     apply(stack, (SAMPLES / "budgets.yaml").read_text())
     apply(stack, yaml.safe_dump(budget_map("mistaken", {"team-a": "gpuHours: 7\n"})))
-    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=1))
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=2))
     create_namespace(stack.cp, "team-a")
     stack.wait("an Event about the mistake", lambda: events(stack, "mistaken"))
     apply(stack, (SAMPLES / "half-a-card.yaml").read_text())
     stack.wait("the sample to run", lambda: phase(stack, "half-a-card") == "Running")
     sample: Json = stack.cp.api.call("GET", f"{PODS}/half-a-card")
-    # Two thirds of the card's memory, of which the sample holds half: the node's totals would allow it.
+    # The other card is held too, by more than a half. Each has less free than two thirds, but the node's sums
+    # allow them, so that kube-scheduler asks the extender whether or not the webhook knows the cards already.
+    apply(stack, yaml.safe_dump(pod("beside", {"bursar.dev/gpu-percent": "60"})))
+    stack.wait("the pod beside it to run", lambda: phase(stack, "beside") == "Running")
     apply(stack, yaml.safe_dump(waiter()))
     stack.wait(
         "the second to wait",
@@ -144,12 +147,18 @@ def budget_map(name: str, data: dict[str, str]) -> Json:
 
 
 def waiter() -> Json:
-    resources = {"limits": {"bursar.dev/gpu-memory": "54000"}}
-    spec = {"containers": [{"name": "main", "image": "example", "resources": resources}]}
+    """A pod of two thirds of a card's memory."""
+    waits = pod("waiter", {"bursar.dev/gpu-memory": "54000"})
+    waits["metadata"]["annotations"] = {"bursar.dev/policy": "load"}
+    return waits
+
+
+def pod(name: str, limits: dict[str, str]) -> Json:
+    spec = {"containers": [{"name": "main", "image": "example", "resources": {"limits": limits}}]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "waiter", "namespace": "team-a", "annotations": {"bursar.dev/policy": "load"}},
+        "metadata": {"name": name, "namespace": "team-a"},
         "spec": spec,
     }
 
@@ -217,11 +226,11 @@ def hold_and_release(stack: Stack) -> None:
     path = create_namespace(stack.cp, "team-e")
     name, entry = "held", "gpuHours: {}\nonExhausted: hold\n"
     metadata = {"name": name, "namespace": "team-e"}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": waiter()["spec"]}
+    asked = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": waiter()["spec"]}
     apply(stack, yaml.safe_dump(budget_map("held", {"team-e": entry.format(0)})))
 
     def is_held(where: str, method: str = "POST") -> bool:
-        made = stack.cp.api.call(method, where, pod if method == "POST" else None)
+        made = stack.cp.api.call(method, where, asked if method == "POST" else None)
         return bool(made["spec"].get("schedulingGates"))
 
     stack.wait("both workers to hold", lambda: all(at_once(lambda: is_held(f"{path}?dryRun=All"))), "webhook")
