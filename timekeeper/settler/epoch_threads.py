@@ -17,6 +17,7 @@ from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
+from timekeeper.settler.cards.writer import FreeWriter
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.claim_excess import ExcessRound
@@ -29,7 +30,6 @@ from timekeeper.settler.evictions.rounds import (
     OveruseRound,
     remove_finalizers,
 )
-from timekeeper.settler.free import FreeWriter
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser

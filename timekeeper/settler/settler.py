@@ -57,7 +57,6 @@ from timekeeper.settler.findings import (
     of_sidecars,
 )
 from timekeeper.settler.pod_notices import PodNotice
-from timekeeper.settler.state.card_counts import CardCounter
 from timekeeper.settler.state.fair_use import uses
 from timekeeper.settler.state.gangs import GangTable
 from timekeeper.settler.state.ledger_state import (
@@ -69,9 +68,8 @@ from timekeeper.settler.state.ledger_state import (
 from timekeeper.settler.state.tick_view import cluster_view, freed_devices, tick_view
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.settler.vetoes import Vetoes
-from timekeeper.store import cluster_map, decisions, ends, fencing, news, postings, role_findings
+from timekeeper.store import decisions, ends, fencing, news, postings, role_findings
 from timekeeper.store import ledger as reading
-from timekeeper.store.cluster_map import CardCount
 from timekeeper.store.decisions import SOURCE
 from timekeeper.store.engine import kinds
 from timekeeper.store.engine.engine import (
@@ -100,7 +98,6 @@ _BINDINGS_INTERVAL_MS = 1_000
 _ENDS_INTERVAL_MS = 1_000
 # What a settler before this one saw for so long and did not charge is not charged for that time.
 _ARREARS_MS = 3_600_000
-_COUNTED = {"pods", "nodes", "resourceclaims", "resourceslices"}  # without one of these no cards are counted
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
@@ -170,9 +167,6 @@ class Settler:
         self._ends_ms = self.ledger.pulse.decided_ms
         self.view = tick_view(self.cluster, self.ledger, HeldView())  # of the last written tick
         self._found_ms = 0  # when findings were last written
-        self._cards = CardCounter()
-        # when cards were last counted, and what by model
-        self._counted: tuple[int, dict[str, CardCount]] = 0, {}
         self.vetoes: Vetoes = {}  # evictions that somebody refuses; the thread for evictions writes it
         self.late_months: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `MonthCloser.late`
         self.queues_not_held: Callable[[], tuple[RoleFinding, ...]] = tuple  # see `QueueHolder.findings`
@@ -275,15 +269,10 @@ class Settler:
             own = findings(cluster_view(self.cluster), history.settings(now_ms), now_ms, more)
             clocks = of_clocks(self.cluster.nodes.wrong_clocks(), self.cluster.nodes.leaseless())
             found = published((*unread, *own, *clocks))
-        counts_cards = (
-            decision.changes.pulse is not None and abs(now_ms - self._counted[0]) >= cluster_map.EVERY_MS
-        )
         if decision.changes != Changes() or found is not None:
             rows = postings.rows_of(decision.changes)
             if found is not None:
                 rows.append(role_findings.replaced("settler", found, now_ms))
-            if counts_cards:
-                rows += cluster_map.added_hours(*self._counted, now_ms)
             runs = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
             made = decisions.rows_of(SOURCE, runs)
             turn = decisions.TURN if made else ""
@@ -298,9 +287,6 @@ class Settler:
         self._broken = frozenset(decision.withheld.breaches)
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
-        if counts_cards:
-            counts = self._cards.counts(self.cluster, self.ledger, history.settings(now_ms), now_ms)
-            self._counted = now_ms, {} if self.cluster.failing.keys() & _COUNTED else counts
         return decision.changes != Changes()
 
     def _follow_modes(self, history: History, now_ms: int) -> None:

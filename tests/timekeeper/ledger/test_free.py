@@ -11,9 +11,23 @@ import pytest
 
 from tests import worlds
 from tests.timekeeper.claims import allocated, device_claim, device_slice
+from tests.timekeeper.ledger.test_metered import CPX, WHOLE
+from tests.timekeeper.ledger.test_reservation_pods import at as bound_at
+from tests.timekeeper.ledger.test_reservation_pods import fraction, reservation
 from tests.timekeeper.ledger.test_reserved_cards import FREE, reserved
-from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, lease, node, token, user_status
-from timekeeper.settler.free import MOST_VALUES, FreeWriter
+from tests.timekeeper.worlds import (
+    MINUTE,
+    T0,
+    Json,
+    Town,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+    token,
+    user_status,
+)
+from timekeeper.settler.cards.writer import MOST_VALUES, FreeWriter
 
 SIZES = (1, 2, 4, 8)
 PRODUCT = "NVIDIA-A100-SXM4-40GB"
@@ -37,7 +51,7 @@ class City:
     def _node(self, name: str, pool: str, cards: list[Json], capacity: Json, **annotations: str) -> str:
         """The node; returns why none of its cards is given out."""
         labels = {"pool": pool, "kubernetes.io/hostname": name}
-        if "nvidia.com/mig-1g.5gb" in capacity:
+        if any("/mig-" in resource for resource in capacity):
             labels["nvidia.com/gpu.product"] = PRODUCT
         if cards:
             annotations["bursar.dev/inventory"] = worlds.inventory(*cards)
@@ -94,13 +108,16 @@ class City:
         self.counted[name] = {"pool": pool}, {"L4": left}
 
     def _mig(self, name: str, pool: str) -> None:
-        apart, free = self._node(name, pool, [], {"nvidia.com/mig-1g.5gb": "14"}), 14
-        for nth in range(self.random.randrange(6)):
+        """Two cards, divided into instances of one profile."""
+        profile, number = self.random.choice((("1g.5gb", 14), ("2g.10gb", 6), ("3g.20gb", 4)))
+        resource, free = f"nvidia.com/mig-{profile}", number
+        apart = self._node(name, pool, [], {resource: str(number)})
+        for nth in range(self.random.randrange(4)):
             asked = self.random.choice((1, 2))
-            free -= asked
-            self.raws.append(("pods", of_plugin(f"{name}-{nth}", name, "nvidia.com/mig-1g.5gb", asked)))
-        left = whole(14, free, apart)
-        self.counted[name] = {"pool": pool}, {f"{PRODUCT} mig-1g.5gb": left}
+            if asked <= free:
+                free -= asked
+                self.raws.append(("pods", of_plugin(f"{name}-{nth}", name, resource, asked)))
+        self.counted[name] = {"pool": pool}, {f"{PRODUCT} MIG {profile}": whole(number, free, apart)}
 
     def _claims(self, name: str, pool: str) -> None:
         names = [f"gpu-{at}" for at in range(4)]
@@ -281,6 +298,28 @@ def test_cards_that_nothing_describes_count_by_their_number(town: Town) -> None:
 
     (found,) = answer(town)["models"]
     assert (found["model"], found["cards"], found["whole"], answer(town)["vague"]) == ("amd.com/gpu", 4, 1, 1)
+
+
+def test_partitions_count_by_their_devices_each_resource_for_itself(town: Town) -> None:
+    """Of eight devices in mode CPX seven are whole, and of one in mode DPX a half is free."""
+    pods = (of_plugin(f"p-{nth}", "cpx", name, 1) for nth, name in enumerate(CPX["status"]["capacity"]))
+    town.only_meter = True
+    town.start_anew()
+
+    looked(town, ("nodes", CPX), *(("pods", pod) for pod in pods))
+
+    found = {row["model"]: (row["cards"], row["whole"], row["partMilli"]) for row in answer(town)["models"]}
+    assert found == {"amd.com/gpu": (8, 7, 875), "amd.com/dpx_nps2": (1, 0, 500)}
+
+
+def test_a_card_that_kai_divides_is_held_once(town: Town) -> None:
+    """By its reservation pod, whatever the pods with fractions hold of it; a whole card beside it is not."""
+    town.hear("configmaps", budgets(_settings="mode: meter\nweights: {A100: 2}"))
+    fractions = (bound_at(fraction(name, part), T0) for name, part in (("f", "0.25"), ("g", "0.5")))
+    looked(town, ("nodes", WHOLE), ("pods", reservation()), *(("pods", pod) for pod in fractions))
+
+    (found,) = answer(town)["models"]
+    assert (found["cards"], found["whole"], found["partMilli"], answer(town)["vague"]) == (2, 1, 0, 3)
 
 
 def test_cards_that_are_reserved_for_a_waiting_pod_are_held(town: Town) -> None:

@@ -45,15 +45,17 @@ def objects(number: int, now_ms: int) -> list[tuple[str, Json]]:
         )
         for place in (0, 1)
     ]
+    wants = {"bursar.dev/gpu-models": f"model-{number}"}
+    waiting = gpu_pod(f"w-{number}", namespace=team, node="", annotations=wants)
     held = allocated(f"gpu-{number}", pool=f"n-{number}")
     claim = device_claim(f"c-{number}", held, namespace=team, at_ms=now_ms, pods=(f"uid-u-{number}",))
     return [
-        ("nodes", node(f"n-{number}")),
+        ("nodes", node(f"n-{number}", model=f"model-{number}")),
         ("leases", lease(now_ms, f"n-{number}")),
         ("namespaces", {"metadata": {"name": team}}),
         ("resourceslices", device_slice(f"gpu-{number}", node=f"n-{number}")),
         ("deviceclasses", device_class(f"class-{number}", DRIVER)),
-        *(("pods", pod) for pod in (*pods, held_pod(f"h-{number}", namespace=team), user(number))),
+        *(("pods", pod) for pod in (*pods, waiting, held_pod(f"h-{number}", namespace=team), user(number))),
         ("resourceclaims", claim),
     ]
 
@@ -148,6 +150,7 @@ PARTS: dict[str, Any] = {
     "charged": lambda view: {
         number_in(uid) for uid in view.cluster.pods if uid.startswith("uid-p-") and view.charged(uid)
     },
+    "asked": lambda view: of_names(view.asked),
     "users": lambda view: {max(number_in(uid) for uid in view.claim_users)},
 }
 
@@ -170,7 +173,7 @@ def test_all_of_a_view_is_of_one_tick_while_the_settler_ticks(ticking: Ticking) 
 
 def torn(one: TickView, other: TickView) -> Iterator[tuple[str, TickView]]:
     """Views of which one part is of another tick, with the part's name."""
-    for name in ("history", "statements", "held", "sessions", "claim_users"):
+    for name in ("history", "statements", "held", "sessions", "claim_users", "asked"):
         yield name, replace(one, **{name: getattr(other, name)})
     for name in (
         *("pods", "gangs", "namespaces", "nodes", "existing_namespaces", "users", "allocated"),

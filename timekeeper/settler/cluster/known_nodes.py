@@ -26,7 +26,7 @@ class KnownNode:
     allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
     plugin_chooses: bool = False  # its device plugin picks the cards
     unclassified: tuple[str, ...] = ()  # its resources of which no table says whether they are accelerators'
-    gpus: tuple[str, ...] = ()  # the GPU resources that it advertises
+    gpus: Mapping[str, int] = field(default_factory=dict)  # the GPU resources that it advertises
     offers: tuple[str, ...] = ()  # those of which it has some to give out
     devices: int = 0  # how many cards and accelerators it has
     # when it came, if its inventory is of Bursar's agent; 0: it is not

@@ -210,7 +210,7 @@ def read_node(raw: Json) -> KnownNode:
         host,
         plugin_chooses(raw),
         others,
-        tuple(sorted(gpus)),
+        dict(sorted(gpus.items())),
         tuple(sorted(gpu_amounts(mapping(mapping(raw.get("status")).get("allocatable"))))),
         (len(cards or [card for card in counted_cards(raw) or () if card.healthy]) + more)
         or max(gpus.values(), default=0),

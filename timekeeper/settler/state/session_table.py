@@ -23,7 +23,6 @@ _LATEST = np.iinfo(np.int64).max
 _SESSION = (
     *("namespace", "witness", "rate_milli", "bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms"),
     *("mark_ms", "beat_ms", "reserves_until_ms", "in_budget", "is_listed", "is_posted_before"),
-    *("requested_milli", "place"),
 )
 # of the last written tick; a rate of NEVER: the row is new, and what is posted was charged
 _LAST = ("last_bound_ms", "last_end_ms", "last_rate_milli", "last_due", "last_closed")
@@ -63,7 +62,6 @@ class SessionTable:
         self._by_namespace: dict[str, dict[str, int]] = {}  # namespace -> UID -> row
         self._namespaces, self._witnesses = [""], {"": 0}  # the first ones are of rows without a session
         self._namespace_at = {"": 0}
-        self._places = {("", ""): 0}  # node and models of sessions
         self._marks: Column = np.zeros(1, np.int64)
         self._values: Column = np.zeros((len(_NAMES), 0), np.int64)
         # row, namespace, from, to, rate
@@ -127,8 +125,6 @@ class SessionTable:
             session.admitted_in_budget,
             False,
             bool(posted) and amount_within(posted, Interval(0, session.bound_ms)) != 0,
-            0 if session.charge == "host" else session.requested_milli,
-            self._places.setdefault((session.node, session.models), len(self._places)),
         )
         if last is not None:
             self._values[-len(_LAST) :, row] = last
@@ -342,16 +338,6 @@ class SessionTable:
             self._namespaces.append(session.namespace)
         self._by_namespace.setdefault(session.namespace, {})[session.uid] = row
         return row
-
-    def held(self, now_ms: int) -> dict[tuple[str, str], int]:
-        """What sessions hold now, unweighted, in milli-GPU, by their node and models."""
-        column = self._column
-        gone_ms = column("vanished_ms") + column("grace_ms")
-        until_ms = np.where(column("vanished_ms") != NEVER, gone_ms, _LATEST)
-        until_ms = np.where(column("ended_ms") != NEVER, column("ended_ms"), until_ms)
-        holds = (column("bound_ms") <= now_ms) & (until_ms > now_ms)
-        sums = np.bincount(column("place"), np.where(holds, column("requested_milli"), 0), len(self._places))
-        return {place: int(milli) for place, milli in zip(self._places, sums, strict=True) if milli}
 
     def _witness(self, name: str) -> int:
         at = self._witnesses.setdefault(name, len(self._witnesses))

@@ -38,6 +38,7 @@ class ClusterView:
     namespaces: Mapping[str, Collection[str]]
     users: Mapping[str, Collection[str]]
     pods_current_ms: int
+    failing: frozenset[str]  # sources that cannot be watched
     nodes: Mapping[str, KnownNode]
     card_host: CardHost | None
     existing_namespaces: Mapping[str, str]
@@ -78,6 +79,7 @@ class TickView:
     claim_users: Mapping[str, tuple[str, ...]]
     claims_milli: Mapping[str, int]
     freed: Mapping[DeviceKey, Session]  # as `freed_devices`
+    asked: Mapping[str, int]  # as `PodsWithoutNode` has it
     # UID of a pod without a node -> its request without what sessions of claims hold, where that is less
     unallocated: Mapping[str, GPURequest]
 
@@ -191,6 +193,7 @@ def cluster_view(cluster: ClusterState) -> ClusterView:
         namespaces=cluster.pods.namespaces.frozen(),
         users=cluster.pods.users.frozen(),
         pods_current_ms=cluster.pods.current_ms,
+        failing=frozenset(cluster.failing),
         nodes=cluster.nodes.frozen(),
         card_host=cluster.nodes.card_host(),
         existing_namespaces=cluster.existing_namespaces.frozen(),
@@ -232,5 +235,6 @@ def tick_view(cluster: ClusterState, ledger: LedgerState, held: HeldView) -> Tic
         claim_users=ledger.claim_users.frozen(),
         claims_milli=ledger.claims_milli.frozen(),
         freed=freed_devices(cluster, ledger),
+        asked=+ledger.without_node.asked,
         unallocated=ledger.without_node.rest.frozen(),
     )
