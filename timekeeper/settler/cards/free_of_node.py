@@ -36,15 +36,11 @@ class Free(NamedTuple):
 
 
 def free_of(
-    node: KnownNode,
-    held: Iterable[Holder],
-    devices: ClaimDevices,
-    is_closed: bool,
-    kept: Container[str] | None,
+    node: KnownNode, held: Iterable[Holder], devices: ClaimDevices, closed: bool, kept: Container[str]
 ) -> Free:
     """What is free of a node. ``kept``: cards that are kept empty for a gang."""
     cards = [card for card in node.cards if "" not in devices.uuids and card.uuid not in devices.uuids]
-    parts = {name for card in cards if is_in_parts(card) for name, _ in card.resources}
+    parts = {name: card for card in cards if is_in_parts(card) for name, _ in card.resources}
     used, taken, unnamed, covered = dict[str, CardAmount](), Counter[str](), list[Unnamed](), 0
     for session, pod, covered_milli in held:
         of_parts = {name: amount for name in parts if pod is not None and (amount := _asked(pod, name))}
@@ -56,16 +52,15 @@ def free_of(
         elif not (cards and pod is not None and all(each.ask.device for each in pod.request.asks)):
             unnamed.append((session.models, session.requested_milli))  # no other vendor's device beside them
             covered += covered_milli
-    apart = node.apart or ("excluded" if is_closed and not devices.units else "")
+    apart = node.apart or ("excluded" if closed and not devices.units else "")
     whole, in_parts = list[FreeUnit](), list[FreeUnit]()
     for card in cards:
         its = "unhealthy" if not card.healthy else "cordoned" if card.uuid in node.cordoned else apart
         if not is_in_parts(card):
-            left = 0 if kept and card.uuid in kept else _left(card, used.get(card.uuid, NO_AMOUNT))
+            left = 0 if card.uuid in kept else _left(card, used.get(card.uuid, NO_AMOUNT))
             size = weight_of(card.model, ())
             whole.append(FreeUnit(card.model, left, its, card_model(card.model), size))
-    for name in sorted(parts):
-        card = next(card for card in cards if name in dict(card.resources))
+    for name, card in sorted(parts.items()):
         in_parts += _parts(name, card, node, taken[name], apart)
     if not (cards or devices.units):
         whole += _undescribed(node, apart)
@@ -81,9 +76,9 @@ def _parts(name: str, card: Card, node: KnownNode, taken: int, apart: Apart) -> 
     profile = instance_profile(name)
     each = profile.slices if profile else 1
     kind = f"MIG {name.removeprefix(MIG)}" if profile else name.removeprefix("nvidia.com/")
-    size = -(-WHOLE_MILLI * each // dict(card.resources)[name])
+    model, size = card_model(card.model), -(-WHOLE_MILLI * each // dict(card.resources)[name])
     for at in range(node.gpus.get(name, 0)):
-        yield FreeUnit(f"{card.model} {kind}", WHOLE_MILLI * (each * at >= taken), apart, card.model, size)
+        yield FreeUnit(f"{card.model} {kind}", WHOLE_MILLI * (each * at >= taken), apart, model, size)
 
 
 def _undescribed(node: KnownNode, apart: Apart) -> Iterator[FreeUnit]:

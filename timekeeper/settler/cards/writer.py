@@ -2,13 +2,11 @@
 mode, also without an extender; and how many were held, free and waited for, added to their hours."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event
 
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.mig import card_model
 from timekeeper.core.free_cards import NodeFree
-from timekeeper.core.kube.node_constraints import Labels
 from timekeeper.core.rating.weights import weight_of
 from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.log import log_exception
@@ -54,16 +52,13 @@ class FreeWriter:
         view, now_ms = self._settler.view, self._now_ms()
         if view.statements is None:  # nothing is decided yet
             return
-        with self._store.reading() as connection:
-            closed, kept = cluster_map.closed(connection), cluster_map.kept_empty(connection)
-        settings = view.history.settings(now_ms)
-        held = list(_holders(view, settings, now_ms))
-        self._look(view, held, closed, kept)
+        held = list(_holders(view, now_ms))
+        self._look(view, held)
         found = self._nodes(), devices_from_ms(view, self._devices[1].values(), now_ms)
         counted, hours = self._counted, list[Written]()
         if abs(view.decided_ms - counted[0]) >= cluster_map.EVERY_MS:  # one that stands still adds nothing
             hours = list(cluster_map.added_hours(*counted, view.decided_ms))
-            counted = view.decided_ms, self._counts(view, held, settings)
+            counted = view.decided_ms, self._counts(view, held)
         if found != self._written or hours:
             self._counted = view.decided_ms, {}  # what was written, and not answered, is not added again
             with self._fenced.writing() as connection:
@@ -72,13 +67,9 @@ class FreeWriter:
                 write_all(connection, hours)
         self._written, self._counted = found, counted
 
-    def _look(
-        self,
-        view: TickView,
-        held: Iterable[Holder],
-        closed: Container[str],
-        kept: Mapping[str, frozenset[str]],
-    ) -> None:
+    def _look(self, view: TickView, held: Iterable[Holder]) -> None:
+        with self._store.reading() as connection:
+            closed, kept = cluster_map.closed(connection), cluster_map.kept_empty(connection)
         on_nodes: dict[str, list[Holder]] = defaultdict(list)
         for holder in held:
             if holder.session.charge in ("pod", "reserved"):
@@ -88,7 +79,13 @@ class FreeWriter:
             self._devices = its, devices_of(view)
         known, devices = {}, self._devices[1]
         for name, node in view.cluster.nodes.items():
-            seen = node, on_nodes.get(name, []), devices.get(name, NO_DEVICES), name in closed, kept.get(name)
+            seen = (
+                node,
+                on_nodes.get(name, []),
+                devices.get(name, NO_DEVICES),
+                name in closed,
+                kept.get(name, ()),
+            )
             was = self._known.get(name)
             known[name] = was if was is not None and was[0] == seen else (seen, free_of(*seen))
         self._known = known
@@ -96,16 +93,15 @@ class FreeWriter:
     def _nodes(self) -> Counter[NodeFree]:
         """How many nodes there are of each kind, with the labels that do not tell single nodes apart."""
         nodes = [free.node for _, free in self._known.values()]
-        common = _common({node.labels for node in nodes})
+        pairs = {pair for labels in {node.labels for node in nodes} for pair in labels}
+        values = Counter(key for key, _ in pairs)
         return Counter(
-            node._replace(labels=tuple(pair for pair in node.labels if pair[0] in common))
+            node._replace(labels=tuple(pair for pair in node.labels if values[pair[0]] <= MOST_VALUES))
             for node in nodes
             if node.models
         )
 
-    def _counts(
-        self, view: TickView, held: Iterable[Holder], settings: BudgetSettings
-    ) -> Mapping[str, CardCount]:
+    def _counts(self, view: TickView, held: Iterable[Holder]) -> Mapping[str, CardCount]:
         """By model: what sessions hold, what is free, and what pods without a node ask for, in thousandths of
         whole cards. A MIG instance is its part of a card. "": of no certain model. Empty while it is not
         known."""
@@ -117,23 +113,21 @@ class FreeWriter:
         for (node, models), milli in places.items():
             for model, size in _sizes(view.cluster.cards(node), models):
                 holds[model] += milli * size // WHOLE_MILLI
-        names = dict(settings.devices)
+        names = dict(view.history.settings(view.decided_ms).devices)
         for _, its in self._known.values():
             for model, milli in its.milli.items():
                 free[names.get(model, model)] += milli
-        return {
-            model: CardCount(holds[model], free[model], view.asked.get(model, 0))
-            for model in {"", *holds, *free, *view.asked}
-        }
+        every = {"", *holds, *free, *view.asked}
+        return {model: CardCount(holds[model], free[model], view.asked.get(model, 0)) for model in every}
 
 
-def _holders(view: TickView, settings: BudgetSettings, now_ms: int) -> Iterator[Holder]:
+def _holders(view: TickView, now_ms: int) -> Iterator[Holder]:
     """Who holds cards that can be given to no other pod yet."""
+    settings = view.history.settings(now_ms)
     for session in view.sessions.values():
-        is_over = session.ended_ms is not None or (
-            session.vanished_ms is not None and session.until_ms <= now_ms
-        )
-        if session.charge == "host" or session.is_earlier or is_over or session.bound_ms > now_ms:
+        has_left = session.vanished_ms is not None and session.until_ms <= now_ms
+        is_over = session.is_earlier or session.ended_ms is not None or has_left
+        if is_over or session.charge == "host" or session.bound_ms > now_ms:
             continue
         own_milli = session.requested_milli
         if session.namespace in settings.reservation_namespaces:
@@ -148,11 +142,3 @@ def _sizes(cards: Iterable[Card], models: str) -> Iterator[tuple[str, int]]:
     for model in map(card_model, names):
         there = (card.model for card in cards if card_model(card.model) == model)
         yield model, weight_of(next(there, model), ()) // len(names)
-
-
-def _common(sets: Iterable[Labels]) -> set[str]:
-    values: dict[str, set[str]] = defaultdict(set)
-    for labels in sets:
-        for key, value in labels:
-            values[key].add(value)
-    return {key for key, there in values.items() if len(there) <= MOST_VALUES}
