@@ -397,6 +397,36 @@ def test_a_clock_that_is_set_back_makes_no_hour_longer(town: Town) -> None:
     assert [row for row in hours(town) if row["hour"] == T0] == both(T0, HOUR)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"is_earlier": True}, {"ended_ms": T0}, {"bound_ms": T0 + HOUR}, {"charge": "host"}, {}],
+    ids=str,
+)
+def test_a_session_that_holds_no_cards_now_is_not_held(town: Town, change: Json) -> None:
+    plain(town)
+    view = town.settler.view
+    session = replace(view.sessions["uid-a"], **change)
+
+    for number in range(2):
+        at_ms = view.decided_ms + (1 + number) * STEP
+        town.settler.view = replace(view, sessions={session.uid: session}, decided_ms=at_ms)
+        looks(town)
+
+    (known, held, free, _) = stored(town)[T0, "A100"]
+    assert (held // known, free // known) == (500, 1_500) if change else (1_000, 1_000)
+
+
+def test_devices_that_settings_name_are_counted_by_that_name(town: Town) -> None:
+    raw = {"metadata": {"name": "n"}, "status": {"capacity": {"amd.com/gpu": "4"}}}
+    town.hear("configmaps", budgets(_settings="mode: meter\ndevices: {amd.com/gpu: MI300X}"))
+    town.begin(("nodes", raw), ("pods", holding({"amd.com/gpu": "1"}, "n")))
+    looks(town)
+    goes_on(town, 5 * MINUTE)
+
+    found = {row["model"]: (row["heldMilli"], row["freeMilli"]) for row in hours(town)}
+    assert found == {"": (0, 0), "MI300X": (1_000, 3_000)}
+
+
 def test_reserved_cards_are_held(town: Town) -> None:
     """From when no other pod holds them, while the pod waits on."""
     town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", gpu_pod(node="")))
