@@ -28,7 +28,7 @@ class Holder(NamedTuple):
     covered_milli: int
 
 
-class Free(NamedTuple):
+class FreeOfNode(NamedTuple):
     """``milli``: by the model of whole cards, in thousandths of these; ``labels`` as in `NodeFree`."""
 
     node: NodeFree
@@ -37,7 +37,7 @@ class Free(NamedTuple):
 
 def free_of(
     node: KnownNode, held: Iterable[Holder], devices: ClaimDevices, closed: bool, kept: Container[str]
-) -> Free:
+) -> FreeOfNode:
     """What is free of a node. ``kept``: cards that are kept empty for a gang."""
     cards = [card for card in node.cards if "" not in devices.uuids and card.uuid not in devices.uuids]
     parts = {name: card for card in cards if is_in_parts(card) for name, _ in card.resources}
@@ -67,11 +67,11 @@ def free_of(
     in_parts += [unit._replace(apart=unit.apart or node.apart) for unit in devices.units]
     models = *on_node(whole, _beside(unnamed, covered)), *on_node(in_parts)
     found = NodeFree(node.labels, len(unnamed) if whole else 0, models)
-    return Free(found, in_cards(models, (*whole, *in_parts)))
+    return FreeOfNode(found, in_cards(models, (*whole, *in_parts)))
 
 
 def _parts(name: str, card: Card, node: KnownNode, taken: int, apart: Apart) -> Iterator[FreeUnit]:
-    """The node's replicas, or instances of a profile, of which the card, and others like it, has so many.
+    """The node's replicas, or instances of a profile, of which the card and those like it have a number.
     ``taken``: of instances in slices."""
     profile = instance_profile(name)
     each = profile.slices if profile else 1

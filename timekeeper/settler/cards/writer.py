@@ -11,7 +11,7 @@ from timekeeper.core.rating.weights import weight_of
 from timekeeper.core.values import WHOLE_MILLI, Card
 from timekeeper.log import log_exception
 from timekeeper.settler.cards.claim_devices import NO_DEVICES, ClaimDevices, devices_from_ms, devices_of
-from timekeeper.settler.cards.free_of_node import Free, Holder, free_of
+from timekeeper.settler.cards.free_of_node import FreeOfNode, Holder, free_of
 from timekeeper.settler.settler import Settler
 from timekeeper.settler.state.tick_view import TickView
 from timekeeper.store import cluster_map, role_findings
@@ -31,7 +31,9 @@ class FreeWriter:
         self._store, self._settler, self._now_ms = store, settler, now_ms
         self._fenced = FencedStore(store, settler.epoch)
         self._written: tuple[Counter[NodeFree], int] | None = None
-        self._known: dict[str, tuple[object, Free]] = {}  # node -> what it was seen by, and what followed
+        self._known: dict[
+            str, tuple[object, FreeOfNode]
+        ] = {}  # node -> what it was seen by, and what followed
         self._devices: tuple[object, dict[str, ClaimDevices]] = (None, {})  # likewise of all claims
         self._counted: tuple[int, Mapping[str, CardCount]] = 0, {}  # when, and what by model
 
