@@ -26,6 +26,7 @@ from tests.timekeeper.worlds import (
     lease,
     node,
 )
+from timekeeper.__main__ import main
 from timekeeper.accounts.held.order import FairOrder, HeldPod, next_released, queues_of
 from timekeeper.dashboard.app import create_dashboard
 from timekeeper.operations.audit.audit import audit
@@ -190,6 +191,33 @@ def test_what_is_made_anew_from_postings_is_what_was_carried(town: Town) -> None
         row = found[name]
         there = carried[name].decayed * 2 ** (-(row.decayed_ms - carried[name].decayed_ms) / life)
         assert math.isclose(row.decayed, there, rel_tol=1e-9), name
+
+
+def test_a_ledger_that_was_imported_has_the_same_order(town: Town, tmp_path: Path) -> None:
+    shares(town, team_a="gpuHours: 100\nfairShare: {weight: 2}", team_b="gpuHours: 100")
+    for name, namespace, length_ms in (
+        ("a", "team-a", 5 * HOUR),
+        ("b", "team-b", 3 * HOUR),
+        ("c", "other", 2 * HOUR),
+    ):
+        run(town, name, namespace, length_ms)
+    town.advance(DAY)
+    carried, before = rows(town), ranks(town)
+    file, target = tmp_path / "ledger.jsonl", f"sqlite:///{tmp_path}/new.db"
+
+    assert main(["export", str(file), "--database", town.url]) == 0
+    assert main(["import", str(file), "--database", target]) == 0
+
+    new = Town(target, town.clock)
+    shares(new, team_a="gpuHours: 100\nfairShare: {weight: 2}", team_b="gpuHours: 100")
+    assert ranks(new) == before
+    assert before["team-a"] < before["team-b"]
+    for name in ("team-a", "team-b", "_defaults"):
+        row, was = rows(new)[name], carried[name]
+        there = was.decayed * 2 ** (-(row.decayed_ms - was.decayed_ms) / (14 * DAY))
+        assert row.decayed
+        assert math.isclose(row.decayed, there, rel_tol=1e-9), name
+    new.close()
 
 
 def test_another_half_life_is_reckoned_from_the_ledger_and_not_from_the_sum(town: Town) -> None:
