@@ -27,6 +27,7 @@ from timekeeper.edge.reflector import ObjectChanged, ObjectsListed, WatchProgres
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.serving.gunicorn_app import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.cards.writer import FreeWriter
 from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import read_any_pod, sources
@@ -230,7 +231,7 @@ class Town:
         self.recorded: list[Decision] = []
         self._served: list[Services] = []
         self.only_meter = False  # of the settler and the API that are started next
-        self.settler = self._settler()
+        self.start_anew()
 
     @cached_property
     def client(self) -> Client:
@@ -340,6 +341,7 @@ class Town:
     def start_anew(self) -> None:
         """The settler is killed and started again: it has only the database, and no list has arrived yet."""
         self.settler = self._settler()
+        self.writer = FreeWriter(self.store, self.settler, self.clock)  # its thread that looks at cards
 
     def restart(self) -> None:
         """The settler is killed and started again, and receives all lists."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from random import Random
 from threading import Event, Thread
-from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -20,9 +19,7 @@ from tests.timekeeper.ledger.test_reservation_pods import at, fraction, reservat
 from tests.timekeeper.ledger.test_reserved_cards import reserved
 from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.edge.reflector import WatchFailed
-from timekeeper.settler.cards.writer import FreeWriter
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.retention import forget_old
@@ -51,19 +48,10 @@ def hours(town: Town, query: str = "") -> list[Json]:
     return found
 
 
-_LOOKING = WeakKeyDictionary[Settler, FreeWriter]()
-
-
-def looks(town: Town) -> None:
-    """As the settler's thread does that counts."""
-    writer = _LOOKING.setdefault(town.settler, FreeWriter(town.store, town.settler, town.clock))
-    writer.step()
-
-
 def goes_on(town: Town, ms: int) -> None:
     for _ in range(ms // STEP):
         town.advance(STEP)
-        looks(town)
+        town.writer.step()
 
 
 def sick() -> Json:
@@ -183,7 +171,7 @@ class City:
             ("leases", lease(T0)),
             ("configmaps", entries),
         )
-        looks(town)
+        town.writer.step()
 
     def step(self, random: Random) -> None:
         """The time of one count: then a few pods come, are bound, or end."""
@@ -199,7 +187,7 @@ class City:
         self.town.quiet()
         self.town.quiet("resourceclaims")
         self.town.tick()
-        looks(self.town)
+        self.town.writer.step()
 
     def move(self, tenant: Tenant) -> None:
         now, device, life = self.town.clock(), tenant.device, self.lives[tenant]
@@ -263,7 +251,7 @@ def plain(town: Town) -> None:
     """Of two cards a pod holds one, and another pod waits for 40 % of one."""
     pods = gpu_pod("a", started_ms=T0), gpu_pod("w", node="", percent=40)
     town.begin(("nodes", node()), ("leases", lease(T0)), *(("pods", raw) for raw in pods))
-    looks(town)
+    town.writer.step()
 
 
 def means(hour: int, known: int, model: str = "A100") -> Json:
@@ -283,7 +271,7 @@ def test_a_settler_that_was_away_leaves_a_gap_and_never_a_zero(town: Town) -> No
     town.restart()
     town.node_heard()
     town.tick()
-    looks(town)
+    town.writer.step()
     goes_on(town, 15 * MINUTE)
     town.clock.turn(HOUR)  # nothing ticks
     goes_on(town, 10 * MINUTE)
@@ -300,7 +288,7 @@ def test_while_a_watch_fails_nothing_is_counted(town: Town, source: str) -> None
         town.clock.turn(STEP)
         town.settler.apply(WatchUpdate(source, town.clock(), WatchFailed("refused")))
         town.tick()
-        looks(town)
+        town.writer.step()
     town.hear_all(source)
     goes_on(town, 10 * MINUTE)
 
@@ -316,11 +304,11 @@ def test_a_database_that_was_away_leaves_a_gap(town: Town) -> None:
         town.clock.turn(STEP)
         assert not town.tick()
         with pytest.raises(UnavailableError):
-            looks(town)
+            town.writer.step()
     fuse.away = False
     town.node_heard()
     town.tick()
-    looks(town)
+    town.writer.step()
     goes_on(town, 10 * MINUTE)
 
     assert {row[0] for row in stored(town).values()} == {20 * MINUTE}
@@ -341,7 +329,7 @@ def test_an_hour_has_no_more_than_was_counted_whatever_fails_and_its_means_are_r
         before = stored(town)
         fuse.light(step // 3 % 12 + 1 if step % 3 == 2 else 0, killed=killed)
         try:
-            looks(town)
+            town.writer.step()
         except KilledError:
             fuse.out()
             failures += 1
@@ -351,7 +339,7 @@ def test_an_hour_has_no_more_than_was_counted_whatever_fails_and_its_means_are_r
         except (ConflictError, UnavailableError):
             failures += 1
         fuse.out()
-        looks(town)
+        town.writer.step()
         for key, (known, *figures) in stored(town).items():
             was = before.get(key, (0, 0, 0, 0))[0]
             assert known - was in (0, STEP), step
@@ -367,7 +355,7 @@ def test_a_settler_that_stands_still_adds_nothing(town: Town) -> None:
     goes_on(town, 10 * MINUTE)
     for _ in range(10):
         town.clock.turn(STEP)
-        looks(town)
+        town.writer.step()
 
     assert {row[0] for row in stored(town).values()} == {10 * MINUTE}
 
@@ -375,7 +363,7 @@ def test_a_settler_that_stands_still_adds_nothing(town: Town) -> None:
 def test_a_settler_whose_term_is_over_adds_nothing(town: Town) -> None:
     plain(town)
     goes_on(town, 10 * MINUTE)
-    former = _LOOKING[town.settler]
+    former = town.writer
     view = town.settler.view
     town.resume()
     goes_on(town, 5 * MINUTE)
@@ -410,7 +398,7 @@ def test_a_session_that_holds_no_cards_now_is_not_held(town: Town, change: Json)
     for number in range(2):
         at_ms = view.decided_ms + (1 + number) * STEP
         town.settler.view = replace(view, sessions={session.uid: session}, decided_ms=at_ms)
-        looks(town)
+        town.writer.step()
 
     (known, held, free, _) = stored(town)[T0, "A100"]
     assert (held // known, free // known) == (500, 1_500) if change else (1_000, 1_000)
@@ -420,7 +408,7 @@ def test_devices_that_settings_name_are_counted_by_that_name(town: Town) -> None
     raw = {"metadata": {"name": "n"}, "status": {"capacity": {"amd.com/gpu": "4"}}}
     town.hear("configmaps", budgets(_settings="mode: meter\ndevices: {amd.com/gpu: MI300X}"))
     town.begin(("nodes", raw), ("pods", holding({"amd.com/gpu": "1"}, "n")))
-    looks(town)
+    town.writer.step()
     goes_on(town, 5 * MINUTE)
 
     found = {row["model"]: (row["heldMilli"], row["freeMilli"]) for row in hours(town)}
@@ -432,7 +420,7 @@ def test_reserved_cards_are_held(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", gpu_pod(node="")))
     town.clock.turn(2 * MINUTE)
     town.change("pods", reserved(free=T0 + 2 * MINUTE, until=T0 + 30 * MINUTE))
-    looks(town)
+    town.writer.step()
     goes_on(town, 5 * MINUTE)
 
     assert hours(town)[1] == means(T0, 5 * MINUTE) | {"waitingMilli": 1_000}
@@ -442,7 +430,7 @@ def test_a_card_that_kai_divides_is_held_once(town: Town) -> None:
     """Its reservation pod holds all of it, and pods with fractions hold parts of that."""
     town.hear("configmaps", budgets(_settings="mode: meter\nweights: {A100: 2}"))
     town.begin(("nodes", WHOLE), ("pods", reservation()), ("pods", at(fraction("f", "0.25"), T0)))
-    looks(town)
+    town.writer.step()
     goes_on(town, 5 * MINUTE)
 
     (found,) = (row for row in hours(town) if row["model"])
@@ -453,7 +441,7 @@ def test_a_pod_that_names_a_model_waits_for_that_model(town: Town) -> None:
     wants = gpu_pod("w", node="", annotations={"bursar.dev/gpu-models": "H100"})
     nodes = node("n1"), node("n2", cards=1, model="H100")
     town.begin(*(("nodes", raw) for raw in nodes), ("pods", wants))
-    looks(town)
+    town.writer.step()
     goes_on(town, 10 * MINUTE)
 
     waiting = {row["model"]: (row["freeMilli"], row["waitingMilli"]) for row in hours(town)}

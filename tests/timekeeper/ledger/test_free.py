@@ -27,7 +27,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.settler.cards.writer import MOST_VALUES, FreeWriter
+from timekeeper.settler.cards.writer import MOST_VALUES
 
 SIZES = (1, 2, 4, 8)
 PRODUCT = "NVIDIA-A100-SXM4-40GB"
@@ -185,7 +185,7 @@ def looked(town: Town, *raws: tuple[str, Json], closed: tuple[str, ...] = ()) ->
         assert town.post("/v1/cluster", post | {"waiting": None, "term": "a"}).status_code == 200
     town.begin(*raws)
     town.tick()
-    FreeWriter(town.store, town.settler, town.clock).step()
+    town.writer.step()
 
 
 def answer(town: Town, query: str = "") -> Any:
@@ -260,7 +260,7 @@ def table(town: Town) -> Any:
 
 def test_before_a_look_nothing_is_known_and_an_old_one_is_called_so(town: Town) -> None:
     town.tick()
-    FreeWriter(town.store, town.settler, town.clock).step()
+    town.writer.step()
     assert (answer(town)["asOf"], answer(town)["models"]) == (None, [])
     assert table(town)["warnings"] == ["Nothing is known yet: the settler has not looked."]
 
@@ -277,7 +277,7 @@ def test_all_held_is_said_and_a_pod_that_vanished_holds_its_cards_for_its_grace(
     looked(town, ("nodes", node()), *(("pods", raw) for raw in pods))
     assert table(town)["rows"][0]["cells"][2:] == [0, "0", "1: 0, 2: 0, 4: 0, 8: 0", "all held"]
 
-    writer = FreeWriter(town.store, town.settler, town.clock)
+    writer = town.writer
     town.change("pods", pods[0], deleted=True)
     writer.step()
     assert answer(town)["models"][0]["whole"] == 0
@@ -346,7 +346,7 @@ def test_cards_that_are_kept_empty_for_a_gang_are_not_free(town: Town) -> None:
 def test_a_pod_on_a_card_that_is_gone_from_the_inventory_holds_some_other(town: Town) -> None:
     looked(town, ("nodes", node("n1", 3)), ("pods", gpu_pod(card=2, started_ms=T0)))
     town.change("nodes", node("n1", 2))
-    FreeWriter(town.store, town.settler, town.clock).step()
+    town.writer.step()
 
     (found,) = answer(town)["models"]
     assert (found["cards"], found["whole"], answer(town)["vague"]) == (2, 1, 1)

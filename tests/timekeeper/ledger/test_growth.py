@@ -48,6 +48,7 @@ def test_a_day_of_pods_with_agents_adds_the_rows_that_the_page_multiplies(town: 
     budget = "gpuHours: 100\nperiod: month"
     town.begin(("nodes", node()), ("configmaps", budgets(team_0=budget, team_1=budget)))
     town.reviews.tokens[AGENT] = agent_status()
+    town.writer.step()
     before = rows(town)
     for pod in pods(begin):
         town.change("pods", pod)
@@ -56,6 +57,7 @@ def test_a_day_of_pods_with_agents_adds_the_rows_that_the_page_multiplies(town: 
             report(town, 3 * hour + step, use(a=[card()], b=[card()], c=[card()]))
             assert all(town.beat(pod, 3 * hour + step + 1).status_code == 200 for pod in pods(begin))
             town.advance(15 * SECOND)
+            town.writer.step()
         town.advance(HOUR - 45 * SECOND)
     for pod in pods(begin, ended_ms=begin + DAY):
         town.change("pods", pod)
