@@ -153,12 +153,12 @@ def waiter() -> Json:
     return waits
 
 
-def pod(name: str, limits: dict[str, str]) -> Json:
+def pod(name: str, limits: dict[str, str], namespace: str = "team-a") -> Json:
     spec = {"containers": [{"name": "main", "image": "example", "resources": {"limits": limits}}]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "team-a"},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     }
 
@@ -225,8 +225,7 @@ def hold_and_release(stack: Stack) -> None:
     """A pod that waits for its budget, until there is one."""
     path = create_namespace(stack.cp, "team-e")
     name, entry = "held", "gpuHours: {}\nonExhausted: hold\n"
-    metadata = {"name": name, "namespace": "team-e"}
-    asked = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": waiter()["spec"]}
+    asked = pod(name, {"bursar.dev/gpu-memory": "54000"}, "team-e")
     apply(stack, yaml.safe_dump(budget_map("held", {"team-e": entry.format(0)})))
 
     def is_held(where: str, method: str = "POST") -> bool:

@@ -277,13 +277,12 @@ def test_all_held_is_said_and_a_pod_that_vanished_holds_its_cards_for_its_grace(
     looked(town, ("nodes", node()), *(("pods", raw) for raw in pods))
     assert table(town)["rows"][0]["cells"][2:] == [0, "0", "1: 0, 2: 0, 4: 0, 8: 0", "all held"]
 
-    writer = town.writer
     town.change("pods", pods[0], deleted=True)
-    writer.step()
+    town.writer.step()
     assert answer(town)["models"][0]["whole"] == 0
     town.clock.turn(30_000)
     town.tick()
-    writer.step()
+    town.writer.step()
     assert answer(town)["models"][0]["whole"] == 1
 
 

@@ -74,11 +74,11 @@ def _parts(name: str, card: Card, node: KnownNode, taken: int, apart: Apart) -> 
     """The node's replicas, or instances of a profile, of which the card and those like it have a number.
     ``taken``: of instances in slices."""
     profile = instance_profile(name)
-    each = profile.slices if profile else 1
+    amount = profile.slices if profile else 1  # of the resource, that a unit takes
     kind = f"MIG {name.removeprefix(MIG)}" if profile else name.removeprefix("nvidia.com/")
-    model, size = card_model(card.model), -(-WHOLE_MILLI * each // dict(card.resources)[name])
+    model, size = card_model(card.model), -(-WHOLE_MILLI * amount // dict(card.resources)[name])
     for at in range(node.gpus.get(name, 0)):
-        yield FreeUnit(f"{card.model} {kind}", WHOLE_MILLI * (each * at >= taken), apart, model, size)
+        yield FreeUnit(f"{card.model} {kind}", WHOLE_MILLI * (amount * at >= taken), apart, model, size)
 
 
 def _undescribed(node: KnownNode, apart: Apart) -> Iterator[FreeUnit]:

@@ -124,7 +124,7 @@ class FreeWriter:
 
 
 def _holders(view: TickView, now_ms: int) -> Iterator[Holder]:
-    """Who holds cards that can be given to no other pod yet."""
+    """The sessions that hold cards now; those of removed pods hold them until their grace is over."""
     settings = view.history.settings(now_ms)
     for session in view.sessions.values():
         has_left = session.vanished_ms is not None and session.until_ms <= now_ms
